@@ -1,0 +1,31 @@
+# pgparrep: parallel logical replication for stock PostgreSQL
+#
+# Usual PGXS targets: make, make install, make installcheck.
+# make installcheck needs a running server with wal_level = logical and
+# pgparrep installed; scripts/test provides one.
+
+EXTENSION = pgparrep
+EXTVERSION = 0.1.0
+MODULE_big = pgparrep
+DATA = $(wildcard extension/*--*.sql)
+PGFILEDESC = "pgparrep - parallel logical replication"
+
+OBJS = $(patsubst %.c,%.o,$(sort $(wildcard src/*.c src/*/*.c)))
+HEADERS_LOCAL = $(wildcard include/*.h)
+
+REGRESS = $(patsubst sql/%.sql,%,$(sort $(wildcard sql/*.sql)))
+TAP_TESTS = 1
+
+PG_CPPFLAGS = -I$(srcdir)/include -DPGPARREP_VERSION='"$(EXTVERSION)"'
+PG_CFLAGS = -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare -Wno-missing-field-initializers -Wno-cast-function-type $(COPT_EXTRA)
+
+PG_CONFIG ?= pg_config
+PGXS := $(shell $(PG_CONFIG) --pgxs)
+
+# LLVM bitcode is of no use here (no function is called from a query's inner
+# loop) and needs clang, which slim machines lack.
+override with_llvm = no
+
+include $(PGXS)
+
+$(OBJS): $(HEADERS_LOCAL)

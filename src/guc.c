@@ -1,0 +1,71 @@
+/*-------------------------------------------------------------------------
+ *
+ * guc.c
+ *	  All settings of pgparrep, sorted by name.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "guc.h"
+#include "pgparrep.h"
+
+#include "utils/guc.h"
+
+#include "compat.h"
+
+int			pgparrep_apply_buffer = 256 * 1024;
+int			pgparrep_cached_changes = 1000;
+int			pgparrep_cached_transactions = 1000;
+int			pgparrep_default_worker_number = 1;
+bool		pgparrep_key_table = true;
+
+void
+guc_init(void)
+{
+	DefineCustomIntVariable("pgparrep.apply_buffer",
+							"Shared memory that the leader of one subscription may fill with transactions.",
+							"Holds committed transactions that wait to be applied and uncommitted ones "
+							"that are not in a file. Too low: large transactions go to files early and "
+							"workers run dry. Too high: memory.",
+							&pgparrep_apply_buffer,
+							256 * 1024, 8 * 1024, MAX_KILOBYTES,
+							PGC_SIGHUP, GUC_UNIT_KB,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("pgparrep.cached_changes",
+							"Changes of one uncommitted transaction that the leader keeps in memory.",
+							"A transaction with more goes to a temporary file until it commits. Too low: "
+							"files for ordinary transactions. Too high: memory for long ones.",
+							&pgparrep_cached_changes,
+							1000, 0, INT_MAX,
+							PGC_SIGHUP, 0,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("pgparrep.cached_transactions",
+							"Uncommitted transactions that the leader keeps in memory.",
+							"Further ones go to temporary files from their first change. Too low: files "
+							"for ordinary transactions. Too high: memory while many are open.",
+							&pgparrep_cached_transactions,
+							1000, 0, INT_MAX,
+							PGC_SIGHUP, 0,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("pgparrep.default_worker_number",
+							"Worker number of subscriptions that do not say one themselves.",
+							"0 and 1 mean the server's own serial apply. A subscription whose slot was "
+							"made for another output plugin stays serial whatever this says.",
+							&pgparrep_default_worker_number,
+							1, PGPARREP_MIN_WORKER_NUMBER, PGPARREP_MAX_WORKER_NUMBER,
+							PGC_SIGHUP, 0,
+							NULL, NULL, NULL);
+
+	DefineCustomBoolVariable("pgparrep.key_table",
+							 "Tracks which transactions touch the same keys.",
+							 "For testing only: without it every apply worker starts at once and finds "
+							 "out by waiting and repeating; slower, never wrong.",
+							 &pgparrep_key_table,
+							 true,
+							 PGC_SIGHUP, GUC_NOT_IN_SAMPLE,
+							 NULL, NULL, NULL);
+
+	MarkGUCPrefixReserved(PGPARREP_NAME);
+}

@@ -1,0 +1,6 @@
+#include "pgparrep.h"
+
+void
+interface_init(void)
+{
+}

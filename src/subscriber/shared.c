@@ -1,0 +1,6 @@
+#include "pgparrep.h"
+
+void
+shared_init(void)
+{
+}

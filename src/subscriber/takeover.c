@@ -1,0 +1,6 @@
+#include "pgparrep.h"
+
+void
+takeover_init(void)
+{
+}
