@@ -11,7 +11,7 @@ DATA = $(wildcard extension/*--*.sql)
 PGFILEDESC = "pgparrep - parallel logical replication"
 
 OBJS = $(patsubst %.c,%.o,$(sort $(wildcard src/*.c src/*/*.c)))
-HEADERS_LOCAL = $(wildcard include/*.h)
+OUR_HEADERS = $(wildcard include/*.h)
 
 REGRESS = $(patsubst sql/%.sql,%,$(sort $(wildcard sql/*.sql)))
 TAP_TESTS = 1
@@ -28,4 +28,4 @@ override with_llvm = no
 
 include $(PGXS)
 
-$(OBJS): $(HEADERS_LOCAL)
+$(OBJS): $(OUR_HEADERS)

@@ -8,6 +8,8 @@
 #include "guc.h"
 #include "pgparrep.h"
 
+#include <limits.h>
+
 #include "utils/guc.h"
 
 #include "compat.h"
