@@ -85,7 +85,6 @@ find_unique_conflict(Target *target, Oid indexoid, TupleTableSlot *slot)
 			return NULL;
 		}
 
-		/* to be reported at our turn only, but the row may be gone by then */
 		PushActiveSnapshot(GetLatestSnapshot());
 		result = table_tuple_lock(target->rel, &tid, GetActiveSnapshot(),
 								  conflictslot, GetCurrentCommandId(false),
@@ -145,6 +144,24 @@ conflict_check_unique(Target *target, TupleTableSlot *searchslot,
 							searchslot, slot, conflicts);
 }
 
+/*
+ * Logs a conflict.  Reporting adds slots to the executor state; they must not
+ * stay there, or a transaction with many conflicts would grow without bound.
+ */
+static void
+log_conflict(EState *estate, ResultRelInfo *relinfo, ConflictType type,
+			 TupleTableSlot *searchslot, TupleTableSlot *remoteslot,
+			 ConflictTupleInfo *info)
+{
+	List	   *saved = estate->es_tupleTable;
+
+	estate->es_tupleTable = NIL;
+	ReportApplyConflict(estate, relinfo, LOG, type, searchslot, remoteslot,
+						list_make1(info));
+	ExecResetTupleTable(estate->es_tupleTable, false);
+	estate->es_tupleTable = saved;
+}
+
 /* Was the row written by another origin than the one we apply for? */
 bool
 conflict_other_origin(TupleTableSlot *localslot)
@@ -168,10 +185,10 @@ conflict_report_origin(EState *estate, ResultRelInfo *relinfo,
 
 	info.slot = localslot;
 	GetTupleTransactionInfo(localslot, &info.xmin, &info.origin, &info.ts);
-	ReportApplyConflict(estate, relinfo, LOG,
-						remoteslot != NULL ? CT_UPDATE_ORIGIN_DIFFERS :
-						CT_DELETE_ORIGIN_DIFFERS,
-						searchslot, remoteslot, list_make1(&info));
+	log_conflict(estate, relinfo,
+				 remoteslot != NULL ? CT_UPDATE_ORIGIN_DIFFERS :
+				 CT_DELETE_ORIGIN_DIFFERS,
+				 searchslot, remoteslot, &info);
 }
 
 /*
@@ -185,10 +202,9 @@ conflict_report_missing(EState *estate, ResultRelInfo *relinfo,
 {
 	ConflictTupleInfo info = {0};
 
-	ReportApplyConflict(estate, relinfo, LOG,
-						remoteslot != NULL ? CT_UPDATE_MISSING :
-						CT_DELETE_MISSING,
-						searchslot, remoteslot, list_make1(&info));
+	log_conflict(estate, relinfo,
+				 remoteslot != NULL ? CT_UPDATE_MISSING : CT_DELETE_MISSING,
+				 searchslot, remoteslot, &info);
 }
 
 #else							/* !COMPAT_HAVE_CONFLICTS */

@@ -69,6 +69,7 @@ triggered_change(RemoteRel *remote, Relation rel, char type, bool has_old)
 	EState	   *estate;
 	TupleTableSlot *slot;
 	RangeTblEntry *rte;
+	ListCell   *lc;
 
 	target_close_all();
 	if (!apply_wait_turn())
@@ -146,6 +147,10 @@ triggered_change(RemoteRel *remote, Relation rel, char type, bool has_old)
 		ExecCleanupTupleRouting(change.mtstate, change.proute);
 	else
 		ExecCloseIndices(change.rootinfo);
+
+	/* opened to fire the triggers of partitions */
+	foreach(lc, estate->es_trig_target_relations)
+		table_close(((ResultRelInfo *) lfirst(lc))->ri_RelationDesc, NoLock);
 
 	ExecResetTupleTable(estate->es_tupleTable, false);
 	FreeExecutorState(estate);
