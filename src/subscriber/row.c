@@ -64,12 +64,16 @@ before_change(Target *target, bool needs_turn)
 }
 
 /*
- * Somebody was faster, or the row is not there yet.  Returns false if there
- * is no point in looking again.
+ * The row is not there, or not as it should be.  Before our turn that may be
+ * for a transaction before ours: then waits and returns true, and the row has
+ * to be looked for again.
  */
 static bool
-retry_missing(Target *target)
+wait_to_look_again(Target *target)
 {
+	if (worker_at_turn())
+		return false;
+
 	find_release(target);
 	return apply_wait_turn();
 }
@@ -153,7 +157,7 @@ row_delete(Target *target)
 
 		if (!find_row(target, searchslot))
 		{
-			if (retry_missing(target))
+			if (wait_to_look_again(target))
 				continue;
 			apply_count_missing();
 			conflict_report_missing(target->estate, target->relinfo,
@@ -163,7 +167,7 @@ row_delete(Target *target)
 
 		if (conflict_other_origin(target->localslot))
 		{
-			if (retry_missing(target))
+			if (wait_to_look_again(target))
 				continue;
 			conflict_report_origin(target->estate, target->relinfo,
 								   searchslot, target->localslot, NULL);
@@ -280,13 +284,13 @@ row_update(Target *target, bool has_old)
 		bool		found = find_row(target, searchslot);
 		bool		other_origin = false;
 
-		if (!found && retry_missing(target))
+		if (!found && wait_to_look_again(target))
 			continue;
 
 		if (found)
 		{
 			other_origin = conflict_other_origin(target->localslot);
-			if (other_origin && retry_missing(target))
+			if (other_origin && wait_to_look_again(target))
 				continue;
 		}
 
