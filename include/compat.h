@@ -49,4 +49,12 @@
 #define COMPAT_ALTER_TWO_PHASE false
 #endif
 
+/*
+ * 18 puts pg_noreturn in front of a declaration; its predecessor, which stood
+ * behind, is gone there.
+ */
+#ifndef pg_noreturn
+#define pg_noreturn pg_attribute_noreturn()
+#endif
+
 #endif							/* PGPARREP_COMPAT_H */
