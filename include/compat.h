@@ -57,4 +57,83 @@
 #define pg_noreturn pg_attribute_noreturn()
 #endif
 
+/* 17 lets an extension name its wait events; before, all are "Extension". */
+#if PG_VERSION_NUM >= 170000
+#define compat_wait_event(name) WaitEventExtensionNew(name)
+#else
+#define compat_wait_event(name) PG_WAIT_EXTENSION
+#endif
+
+/* Index of this process in ProcGlobal->allProcs. */
+#if PG_VERSION_NUM >= 170000
+#define compat_my_procno() MyProcNumber
+#else
+#define compat_my_procno() (MyProc->pgprocno)
+#endif
+
+/* 18 can return a deferrable primary key, which is of no use here. */
+#if PG_VERSION_NUM >= 180000
+#define compat_primary_key_index(rel) RelationGetPrimaryKeyIndex(rel, false)
+#else
+#define compat_primary_key_index(rel) RelationGetPrimaryKeyIndex(rel)
+#endif
+
+/*
+ * A replication origin has one owner on 15, so that workers pass it on from
+ * commit to commit; since 16 they can share it with the leader that holds it.
+ */
+#if PG_VERSION_NUM >= 160000
+#define COMPAT_ORIGIN_SHARED true
+#define compat_origin_setup(origin, leader_pid) \
+	replorigin_session_setup(origin, leader_pid)
+#else
+#define COMPAT_ORIGIN_SHARED false
+#define compat_origin_setup(origin, leader_pid) \
+	replorigin_session_setup(origin)
+#endif
+
+/* 17 can end a transaction that lasts too long; an apply worker's may. */
+#if PG_VERSION_NUM >= 170000
+#define compat_no_transaction_timeout() \
+	SetConfigOption("transaction_timeout", "0", PGC_SUSET, PGC_S_OVERRIDE)
+#else
+#define compat_no_transaction_timeout() ((void) 0)
+#endif
+
+/* 16 merged two functions. */
+#if PG_VERSION_NUM >= 160000
+#define compat_not_ready_relations(subid) GetSubscriptionRelations(subid, true)
+#else
+#define compat_not_ready_relations(subid) GetSubscriptionNotReadyRelations(subid)
+#endif
+#if PG_VERSION_NUM >= 170000
+#define compat_workers_find(subid) logicalrep_workers_find(subid, true, false)
+#else
+#define compat_workers_find(subid) logicalrep_workers_find(subid, true)
+#endif
+
+/* 16 brought the subscription option origin. */
+#if PG_VERSION_NUM >= 160000
+#define compat_append_origin_option(buf, options, publisher_version) \
+	do { \
+		if ((options)->proto.logical.origin && (publisher_version) >= 160000) \
+			appendStringInfo(buf, ", origin '%s'", (options)->proto.logical.origin); \
+	} while (0)
+#else
+#define compat_append_origin_option(buf, options, publisher_version) ((void) 0)
+#endif
+
+/*
+ * What a change of the subscription makes an apply worker restart for, beyond
+ * what is the same in all versions.
+ */
+#if PG_VERSION_NUM >= 160000
+#define compat_subscription_differs(a, b) \
+	(strcmp((a)->origin, (b)->origin) != 0 || \
+	 (a)->passwordrequired != (b)->passwordrequired || \
+	 ((a)->ownersuperuser && !(b)->ownersuperuser))
+#else
+#define compat_subscription_differs(a, b) false
+#endif
+
 #endif							/* PGPARREP_COMPAT_H */

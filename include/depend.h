@@ -3,7 +3,7 @@
  * depend.h
  *	  Which earlier commit a change has to wait for.
  *
- * Pure logic, without server functions.  For each transaction, in commit
+ * Pure logic: of the server it needs no more than palloc0.  For each transaction, in commit
  * order: depend_begin, depend_change for each change, depend_end.
  *
  *-------------------------------------------------------------------------
@@ -11,11 +11,7 @@
 #ifndef PGPARREP_DEPEND_H
 #define PGPARREP_DEPEND_H
 
-#ifdef DEPEND_STANDALONE
-#include "depend_standalone.h"
-#else
 #include "postgres.h"
-#endif
 
 /* Same type as in shared.h. */
 typedef uint64 DependCsn;

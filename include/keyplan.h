@@ -11,6 +11,7 @@
 #include "postgres.h"
 
 #include "depend.h"
+#include "fstream.h"
 #include "streamrel.h"
 #include "txnbuf.h"
 
@@ -20,13 +21,12 @@
 extern void keyplan_init(void);
 
 /*
- * Conflict kind and keys (hashes) of a change; body is the message's body
- * after its type.  Raises only ERRCODE_PROTOCOL_VIOLATION: whatever else goes
- * wrong, the change is taken to conflict with everything.
+ * Conflict kind and keys (hashes) of an insert, update or delete.  Raises no
+ * error on account of the change: whatever goes wrong, it is taken to conflict
+ * with everything.
  */
 extern Conflict keyplan_change(RelVersion *rel, TransactionId xid, char type,
-							   const char *body, int len,
-							   int *nkeys, uint64 *keys);
+							   FStreamRow *row, int *nkeys, uint64 *keys);
 
 /* The local relation, InvalidOid if there is none or it is locked. */
 extern Oid	keyplan_localoid(RelVersion *rel, TransactionId xid);

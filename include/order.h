@@ -15,6 +15,9 @@
 
 extern void order_init(Pool *pool, int slot);
 
+/* Ends the process when the leader is going or another worker has failed. */
+extern void order_exit_if_stopped(void);
+
 /* The next transaction; waits for one.  Exits the process at a stop. */
 extern Csn	order_claim(void);
 

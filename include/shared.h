@@ -205,4 +205,10 @@ extern void shared_free_worker_slot(int slot);
 /* Wakes the process with that index in the PGPROC array. */
 extern void shared_wake(int procno);
 
+/*
+ * Does an error say nothing of the data, so that trying again later can help
+ * and nothing may be disabled, skipped or given up because of it?
+ */
+extern bool shared_is_transient(int sqlstate);
+
 #endif							/* PGPARREP_SHARED_H */

@@ -28,7 +28,7 @@
 
 #include "access/genam.h"
 #include "access/htup_details.h"
-#include "access/table.h"
+#include "access/relation.h"
 #include "access/xact.h"
 #include "catalog/namespace.h"
 #include "catalog/partition.h"
@@ -39,7 +39,6 @@
 #include "common/hashfn.h"
 #include "nodes/makefuncs.h"
 #include "optimizer/optimizer.h"
-#include "port/pg_bswap.h"
 #include "rewrite/rewriteHandler.h"
 #include "storage/lmgr.h"
 #include "utils/fmgroids.h"
@@ -55,10 +54,10 @@
 
 typedef enum HashKind
 {
-	HASH_INTEGER,				/* int2, int4, int8, oid */
-	HASH_STRING,				/* equal when the bytes are */
-	HASH_BPCHAR,				/* ... apart from trailing blanks */
-	HASH_FUNCTION				/* through input or receive and hash function */
+	KEYHASH_INTEGER,				/* int2, int4, int8, oid */
+	KEYHASH_STRING,				/* equal when the bytes are */
+	KEYHASH_BPCHAR,				/* ... apart from trailing blanks */
+	KEYHASH_FUNCTION				/* through input or receive and hash function */
 } HashKind;
 
 typedef struct KeyColumn
@@ -111,8 +110,7 @@ typedef struct ParsedTuple
 
 static HTAB *domains;
 static MemoryContext hash_mcxt; /* reset after each function call */
-static ParsedTuple old_tuple;
-static ParsedTuple new_tuple;
+static ParsedTuple parsed;
 
 /* A relation that could not be planned is not tried again in this one. */
 static TransactionId failed_xid = InvalidTransactionId;
@@ -191,7 +189,7 @@ plan_column(KeyColumn *column, Oid type, int32 typmod, Oid opfamily,
 		case INT4OID:
 		case INT8OID:
 		case OIDOID:
-			column->kind = HASH_INTEGER;
+			column->kind = KEYHASH_INTEGER;
 			return true;
 		case TEXTOID:
 		case VARCHAROID:
@@ -202,7 +200,7 @@ plan_column(KeyColumn *column, Oid type, int32 typmod, Oid opfamily,
 				return false;
 			/* An index on varchar may treat it as bpchar and the reverse. */
 			column->kind = (type == BPCHAROID || opcintype == BPCHAROID) ?
-				HASH_BPCHAR : HASH_STRING;
+				KEYHASH_BPCHAR : KEYHASH_STRING;
 			return true;
 		case BOOLOID:
 		case BYTEAOID:
@@ -226,7 +224,7 @@ plan_column(KeyColumn *column, Oid type, int32 typmod, Oid opfamily,
 			/* The message has the label, which is unique in its type. */
 			if (get_typtype(type) == TYPTYPE_ENUM)
 			{
-				column->kind = HASH_STRING;
+				column->kind = KEYHASH_STRING;
 				return true;
 			}
 			return false;
@@ -237,7 +235,7 @@ plan_column(KeyColumn *column, Oid type, int32 typmod, Oid opfamily,
 	if (!OidIsValid(equal) || !get_op_hash_functions(equal, &hash, NULL) ||
 		hash >= FirstUnpinnedObjectId)
 		return false;
-	column->kind = HASH_FUNCTION;
+	column->kind = KEYHASH_FUNCTION;
 	getTypeInputInfo(type, &input, &column->input_param);
 	fmgr_info_cxt(input, &column->input, CurrentMemoryContext);
 	getTypeBinaryInputInfo(type, &receive, &column->receive_param);
@@ -358,7 +356,7 @@ make_plan(RelVersion *version, Relation rel)
 
 	identity = RelationGetReplicaIndex(rel);
 	if (!OidIsValid(identity))
-		identity = RelationGetPrimaryKeyIndex_compat(rel);
+		identity = compat_primary_key_index(rel);
 
 	indexes = RelationGetIndexList(rel);
 	plan->indexes = palloc0(sizeof(KeyIndex) * Max(list_length(indexes), 1));
@@ -494,71 +492,21 @@ keyplan_domain(RelVersion *rel)
 	return rel->plan ? rel->plan->domain : NULL;
 }
 
+/* Splits a checked tuple into its columns, up to and including "last". */
 static void
-malformed(const RelVersion *rel, const char *what)
+split_tuple(ParsedTuple *tuple, FStreamTuple *source, int last)
 {
-	ereport(ERROR,
-			(errcode(ERRCODE_PROTOCOL_VIOLATION),
-			 errmsg("invalid logical replication message from the publisher"),
-			 errdetail("A change of relation \"%s.%s\" %s.",
-					   rel->rel->nspname, rel->rel->relname, what)));
-}
+	FStreamColumn column;
+	int			i = 0;
 
-static inline uint32
-get_uint32(const char *p)
-{
-	uint32		n;
-
-	memcpy(&n, p, sizeof(n));
-	return pg_ntoh32(n);
-}
-
-/*
- * Splits a tuple into its columns, up to and including "last" (or all of
- * them); returns where it stopped.
- */
-static const char *
-parse_tuple(const RelVersion *rel, ParsedTuple *tuple, const char *p,
-			const char *end, int last)
-{
-	uint16		n;
-
-	if (end - p < 2)
-		malformed(rel, "ends early");
-	memcpy(&n, p, sizeof(n));
-	p += 2;
-	tuple->ncolumns = pg_ntoh16(n);
-	if (tuple->ncolumns > rel->rel->natts)
-		malformed(rel, "has more columns than the relation");
-
-	for (int i = 0; i < tuple->ncolumns && i <= last; i++)
+	while (i <= last && fstream_next_column(source, &column))
 	{
-		if (p >= end)
-			malformed(rel, "ends early");
-		tuple->kind[i] = *p++;
-		tuple->len[i] = 0;
-		tuple->value[i] = p;
-		switch (tuple->kind[i])
-		{
-			case LOGICALREP_COLUMN_NULL:
-			case LOGICALREP_COLUMN_UNCHANGED:
-				break;
-			case LOGICALREP_COLUMN_TEXT:
-			case LOGICALREP_COLUMN_BINARY:
-				if (end - p < 4)
-					malformed(rel, "ends early");
-				tuple->len[i] = get_uint32(p);
-				p += 4;
-				if (tuple->len[i] < 0 || tuple->len[i] > end - p)
-					malformed(rel, "has a column longer than the message");
-				tuple->value[i] = p;
-				p += tuple->len[i];
-				break;
-			default:
-				malformed(rel, "has a column of unknown kind");
-		}
+		tuple->kind[i] = column.kind;
+		tuple->value[i] = column.data;
+		tuple->len[i] = column.len;
+		i++;
 	}
-	return p;
+	tuple->ncolumns = i;
 }
 
 /* The finalizer of a 64-bit hash: spreads all bits of a number. */
@@ -578,7 +526,7 @@ hash_integer(char kind, const char *value, int len, uint64 *hash)
 	int64		n = 0;
 	int			i = 0;
 
-	if (kind == LOGICALREP_COLUMN_BINARY)
+	if (kind == FSTREAM_COL_BINARY)
 	{
 		if (len != 2 && len != 4 && len != 8)
 			return false;
@@ -621,7 +569,7 @@ hash_function(KeyColumn *column, char kind, const char *value, int len,
 
 		initStringInfo(&s);
 		appendBinaryStringInfo(&s, value, len);
-		if (kind == LOGICALREP_COLUMN_BINARY)
+		if (kind == FSTREAM_COL_BINARY)
 			datum = ReceiveFunctionCall(&column->receive, &s,
 										column->receive_param, column->typmod);
 		else
@@ -668,29 +616,29 @@ hash_key(KeyIndex *index, const ParsedTuple *tuple, uint64 *key)
 		len = tuple->len[remote];
 		switch (tuple->kind[remote])
 		{
-			case LOGICALREP_COLUMN_NULL:
+			case FSTREAM_COL_NULL:
 				if (!index->nulls_equal)
 					return KEY_NONE;
 				break;
-			case LOGICALREP_COLUMN_UNCHANGED:
+			case FSTREAM_COL_UNCHANGED:
 				return KEY_UNKNOWN;
 			default:
 				switch (column->kind)
 				{
-					case HASH_INTEGER:
+					case KEYHASH_INTEGER:
 						if (!hash_integer(tuple->kind[remote],
 										  tuple->value[remote], len, &h))
 							return KEY_UNKNOWN;
 						break;
-					case HASH_BPCHAR:
+					case KEYHASH_BPCHAR:
 						while (len > 0 && tuple->value[remote][len - 1] == ' ')
 							len--;
 						/* FALLTHROUGH */
-					case HASH_STRING:
+					case KEYHASH_STRING:
 						h = hash_bytes_extended((const unsigned char *) tuple->value[remote],
 												len, 0);
 						break;
-					case HASH_FUNCTION:
+					case KEYHASH_FUNCTION:
 						if (!hash_function(column, tuple->kind[remote],
 										   tuple->value[remote], len, &h))
 							return KEY_UNKNOWN;
@@ -730,55 +678,31 @@ add_keys(KeyPlan *plan, const ParsedTuple *tuple, bool only_identity,
 }
 
 Conflict
-keyplan_change(RelVersion *rel, TransactionId xid, char type,
-			   const char *body, int len, int *nkeys, uint64 *keys)
+keyplan_change(RelVersion *rel, TransactionId xid, char type, FStreamRow *row,
+			   int *nkeys, uint64 *keys)
 {
 	KeyPlan    *plan = get_plan(rel, xid);
-	const char *p = body + sizeof(LogicalRepRelId);
-	const char *end = body + len;
-	int			last = plan ? plan->last_column : -1;
 	Conflict	conflict;
-	char		kind;
 
 	*nkeys = 0;
 	if (plan == NULL)
 		return CONFLICT_ALL;
-	switch (type)
-	{
-		case LOGICAL_REP_MSG_INSERT:
-			conflict = plan->insert;
-			break;
-		case LOGICAL_REP_MSG_UPDATE:
-			conflict = plan->update;
-			break;
-		default:
-			conflict = plan->delete;
-			break;
-	}
+	conflict = (type == FSTREAM_INSERT) ? plan->insert :
+		(type == FSTREAM_UPDATE) ? plan->update : plan->delete;
 	if (conflict != CONFLICT_KEYS || plan->nindexes == 0)
 		return conflict;
 
-	if (p >= end)
-		malformed(rel, "ends early");
-	kind = *p++;
-	if (kind == 'K' || kind == 'O')
+	if (row->oldkind != 0)
 	{
-		if (type == LOGICAL_REP_MSG_INSERT)
-			malformed(rel, "is an insert with an old row");
-		p = parse_tuple(rel, &old_tuple, p, end,
-						type == LOGICAL_REP_MSG_UPDATE ? INT_MAX : last);
-		if (!add_keys(plan, &old_tuple, kind == 'K', nkeys, keys))
+		split_tuple(&parsed, &row->oldtup, plan->last_column);
+		if (!add_keys(plan, &parsed, row->oldkind == 'K', nkeys, keys))
 			return CONFLICT_TABLE;
-		if (type == LOGICAL_REP_MSG_DELETE)
-			return conflict;
-		if (p >= end)
-			malformed(rel, "ends early");
-		kind = *p++;
 	}
-	if (kind != 'N')
-		malformed(rel, "has a row of unknown kind");
-	(void) parse_tuple(rel, &new_tuple, p, end, last);
-	if (!add_keys(plan, &new_tuple, false, nkeys, keys))
-		return CONFLICT_TABLE;
+	if (row->has_new)
+	{
+		split_tuple(&parsed, &row->newtup, plan->last_column);
+		if (!add_keys(plan, &parsed, false, nkeys, keys))
+			return CONFLICT_TABLE;
+	}
 	return conflict;
 }

@@ -39,8 +39,11 @@
  */
 #include "pgparrep.h"
 
+#include "access/xact.h"
+#include "access/xlog.h"
 #include "miscadmin.h"
 #include "pgstat.h"
+#include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/proc.h"
@@ -49,10 +52,8 @@
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/guc.h"
+#include "utils/memutils.h"
 #include "utils/wait_event.h"
-#include "access/xact.h"
-#include "access/xlog.h"
-#include "postmaster/interrupt.h"
 
 #include "compat.h"
 #include "order.h"
@@ -99,8 +100,8 @@ order_set_state(WorkerState state)
 }
 
 /* The leader goes, or somebody's error counts: nothing more may commit. */
-static void
-exit_if_stopped(void)
+void
+order_exit_if_stopped(void)
 {
 	if (pg_atomic_read_u32(&order_pool->stop) != 0)
 	{
@@ -115,7 +116,7 @@ after_wait(int rc)
 {
 	if (rc & WL_LATCH_SET)
 		ResetLatch(MyLatch);
-	exit_if_stopped();
+	order_exit_if_stopped();
 	CHECK_FOR_INTERRUPTS();
 	if (ConfigReloadPending && !IsTransactionState())
 	{
@@ -147,7 +148,7 @@ order_claim(void)
 	Csn			csn;
 	long		timeout = 0;
 
-	exit_if_stopped();
+	order_exit_if_stopped();
 	if (!try_claim(&csn))
 	{
 		if (pg_atomic_read_u32(&order_pool->flush_when_idle) != 0)

@@ -194,3 +194,20 @@ shared_wake(int procno)
 	if (procno >= 0)
 		SetLatch(&ProcGlobal->allProcs[procno].procLatch);
 }
+
+bool
+shared_is_transient(int sqlstate)
+{
+	if (sqlstate == ERRCODE_LOCK_NOT_AVAILABLE)
+		return true;
+	switch (ERRCODE_TO_CATEGORY(sqlstate))
+	{
+		case ERRCODE_CONNECTION_EXCEPTION:
+		case ERRCODE_TRANSACTION_ROLLBACK:	/* deadlock, serialization */
+		case ERRCODE_INSUFFICIENT_RESOURCES:	/* memory, locks, disk */
+		case ERRCODE_OPERATOR_INTERVENTION: /* cancel, shutdown */
+			return true;
+		default:
+			return false;
+	}
+}

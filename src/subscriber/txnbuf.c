@@ -727,6 +727,14 @@ txnread_end(TxnReader *reader)
 		BufFileClose(reader->file);
 	reader->file = NULL;
 	reader->chunk = NULL;
+
+	/* Do not sit on the room for one large row. */
+	if (reader->bodysize > 1024 * 1024)
+	{
+		pfree(reader->body);
+		reader->body = NULL;
+		reader->bodysize = 0;
+	}
 }
 
 /* After an error: the transaction's resource owner has closed the file. */
