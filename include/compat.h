@@ -16,6 +16,108 @@
 #error "pgparrep needs PostgreSQL 15 or later"
 #endif
 
+#include "replication/reorderbuffer.h"
+#include "replication/snapbuild.h"
+#include "replication/slot.h"
+#include "utils/inval.h"
+
+/*
+ * 16 renamed relfilenodes to relfilenumbers and locators.
+ */
+#if PG_VERSION_NUM >= 160000
+#include "storage/relfilelocator.h"
+#include "utils/relfilenumbermap.h"
+typedef RelFileLocator CompatFileNode;
+#define compat_node_spc(n)	((n).spcOid)
+#define compat_node_db(n)	((n).dbOid)
+#define compat_node_rel(n)	((n).relNumber)
+#define compat_relid_by_node(n) \
+	RelidByRelfilenumber((n).spcOid, (n).relNumber)
+#define compat_change_node(c)	((c)->data.tp.rlocator)
+#else
+#include "storage/relfilenode.h"
+#include "utils/relfilenodemap.h"
+typedef RelFileNode CompatFileNode;
+#define compat_node_spc(n)	((n).spcNode)
+#define compat_node_db(n)	((n).dbNode)
+#define compat_node_rel(n)	((n).relNode)
+#define compat_relid_by_node(n) \
+	RelidByRelfilenode((n).spcNode, (n).relNode)
+#define compat_change_node(c)	((c)->data.tp.relnode)
+#endif
+
+/* 16 dropped the unused xid. */
+#if PG_VERSION_NUM >= 160000
+#define compat_historic_snapshot(builder, xid) \
+	SnapBuildGetOrBuildSnapshot(builder)
+#else
+#define compat_historic_snapshot(builder, xid) \
+	SnapBuildGetOrBuildSnapshot(builder, xid)
+#endif
+
+/*
+ * The tuples of a ReorderBufferChange: 17 made them plain HeapTuples, 18
+ * renamed the functions that allocate.
+ */
+#if PG_VERSION_NUM >= 180000
+#define compat_alloc_change(rb)			ReorderBufferAllocChange(rb)
+#define compat_alloc_tuple(rb, len)		ReorderBufferAllocTupleBuf(rb, len)
+#else
+#define compat_alloc_change(rb)			ReorderBufferGetChange(rb)
+#define compat_alloc_tuple(rb, len)		ReorderBufferGetTupleBuf(rb, len)
+#endif
+#if PG_VERSION_NUM >= 170000
+typedef HeapTuple CompatChangeTuple;
+#define compat_change_tuple(t)	(t)
+#else
+typedef ReorderBufferTupleBuf *CompatChangeTuple;
+#define compat_change_tuple(t)	(&(t)->tuple)
+#endif
+
+/* 18 publishes generated columns on demand. */
+#if PG_VERSION_NUM >= 180000
+#define compat_write_rel(out, rel) \
+	logicalrep_write_rel(out, InvalidTransactionId, rel, NULL, PUBLISH_GENCOLS_NONE)
+#define compat_publishes_generated(pub) \
+	((pub)->pubgencols_type != PUBLISH_GENCOLS_NONE)
+#else
+#define compat_write_rel(out, rel) \
+	logicalrep_write_rel(out, InvalidTransactionId, rel, NULL)
+#define compat_publishes_generated(pub) (false)
+#endif
+
+/*
+ * 18 goes on without a publication that does not exist at this point of the
+ * WAL; older ones raise an error.
+ */
+#if PG_VERSION_NUM >= 180000
+#define COMPAT_PUBLICATION_MAY_MISS true
+#else
+#define COMPAT_PUBLICATION_MAY_MISS false
+#endif
+
+/* 16 brought pgoutput's option origin. */
+#if PG_VERSION_NUM >= 160000
+#define COMPAT_PGOUTPUT_HAS_ORIGIN true
+#else
+#define COMPAT_PGOUTPUT_HAS_ORIGIN false
+#endif
+
+/* 18: a renamed publication is announced by its own kind of invalidation. */
+#if PG_VERSION_NUM >= 180000
+#define compat_register_relsync_callback(func) \
+	CacheRegisterRelSyncCallback(func, (Datum) 0)
+#else
+#define compat_register_relsync_callback(func) ((void) 0)
+#endif
+
+/* 17: a slot may have to wait for physical standbys before it sends. */
+#if PG_VERSION_NUM >= 170000
+#define compat_slot_waits_for_standbys(slot) ((slot)->data.failover)
+#else
+#define compat_slot_waits_for_standbys(slot) (false)
+#endif
+
 /*
  * Subscriptions and the walreceiver function table.
  *

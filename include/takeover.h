@@ -10,6 +10,8 @@
 
 #include "postgres.h"
 
+#include "replication/walreceiver.h"
+
 /* Which output plugin the slot of the running CREATE SUBSCRIPTION is for. */
 typedef enum TakeoverSlotPlugin
 {
@@ -31,5 +33,11 @@ extern TakeoverSlotPlugin takeover_slot_plugin;
  * pgparrep_worker_number() again, in a transaction.
  */
 extern bool takeover_subscription_changed(void);
+
+/*
+ * Hint for a replication command that failed on the publisher because it does
+ * not let the output plugin pgparrep run; null for any other failure.
+ */
+extern const char *takeover_publisher_hint(const WalRcvExecResult *res);
 
 #endif							/* PGPARREP_TAKEOVER_H */

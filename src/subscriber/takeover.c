@@ -114,37 +114,41 @@ static bool serial_apply_worker = false;
 static bool serial_wanted_parallel;
 
 /*
- * Reports that a publisher's output plugin could not be used, with a hint that
- * says what to do there.
+ * What to do on the publisher when it does not let our output plugin run; null
+ * if the failure is something else.
  */
+const char *
+takeover_publisher_hint(const WalRcvExecResult *res)
+{
+	/*
+	 * The publisher's own hint names the setting; its error code alone could
+	 * as well mean that the role lacks the REPLICATION attribute.
+	 */
+	if (res->err != NULL && strstr(res->err, "output_plugin_libraries") != NULL)
+		return "Run this on the publisher, keeping other plugins that it lists already: "
+			"ALTER SYSTEM SET output_plugin_libraries = pgoutput, test_decoding, " PGPARREP_NAME "; "
+			"SELECT pg_reload_conf();";
+
+	if (res->sqlstate == ERRCODE_UNDEFINED_FILE)
+		return PGPARREP_NAME " must be installed on the publisher, too.";
+
+	return NULL;
+}
+
 static void
 report_create_slot_failure(const char *slotname, const WalRcvExecResult *res)
 {
+	const char *hint = takeover_publisher_hint(res);
+
+	/* Nobody asked for this subscription to be parallel? Say how to avoid it. */
 	const char *otherwise = takeover_slot_plugin == SLOT_PLUGIN_DEFAULT ?
 		" Or create the subscription WITH (worker_number = 1)." : "";
-	bool		not_listed;
-	bool		not_installed;
-
-	/*
-	 * The publisher's own hint names the setting; its error code alone could
-	 * mean that the role lacks the REPLICATION attribute.
-	 */
-	not_listed = res->err != NULL &&
-		strstr(res->err, "output_plugin_libraries") != NULL;
-	not_installed = res->sqlstate == ERRCODE_UNDEFINED_FILE;
 
 	ereport(ERROR,
 			(errcode(ERRCODE_PROTOCOL_VIOLATION),
 			 errmsg("could not create replication slot \"%s\": %s",
 					slotname, res->err ? res->err : "unexpected result"),
-			 not_listed ?
-			 errhint("Run this on the publisher, keeping other plugins that it lists already: "
-					 "ALTER SYSTEM SET output_plugin_libraries = pgoutput, test_decoding, %s; "
-					 "SELECT pg_reload_conf();%s",
-					 PGPARREP_NAME, otherwise) : 0,
-			 not_installed ?
-			 errhint("%s must be installed on the publisher, too.%s",
-					 PGPARREP_NAME, otherwise) : 0));
+			 hint ? errhint("%s%s", hint, otherwise) : 0));
 }
 
 /*
