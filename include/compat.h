@@ -173,13 +173,6 @@ typedef ReorderBufferTupleBuf *CompatChangeTuple;
 #define compat_my_procno() (MyProc->pgprocno)
 #endif
 
-/* 18 can return a deferrable primary key, which is of no use here. */
-#if PG_VERSION_NUM >= 180000
-#define compat_primary_key_index(rel) RelationGetPrimaryKeyIndex(rel, false)
-#else
-#define compat_primary_key_index(rel) RelationGetPrimaryKeyIndex(rel)
-#endif
-
 /*
  * A replication origin has one owner on 15, so that workers pass it on from
  * commit to commit; since 16 they can share it with the leader that holds it.
@@ -236,6 +229,8 @@ typedef ReorderBufferTupleBuf *CompatChangeTuple;
 	 ((a)->ownersuperuser && !(b)->ownersuperuser))
 #else
 #define compat_subscription_differs(a, b) false
+#endif
+
 /*-------------------------------------------------------------------------
  * Applying changes
  *-------------------------------------------------------------------------

@@ -354,9 +354,7 @@ make_plan(RelVersion *version, Relation rel)
 		domain = llast_oid(get_partition_ancestors(domain));
 	plan->domain = get_domain(domain);
 
-	identity = RelationGetReplicaIndex(rel);
-	if (!OidIsValid(identity))
-		identity = compat_primary_key_index(rel);
+	identity = compat_identity_or_primary_key(rel);
 
 	indexes = RelationGetIndexList(rel);
 	plan->indexes = palloc0(sizeof(KeyIndex) * Max(list_length(indexes), 1));

@@ -290,7 +290,7 @@ has_committed(Csn csn)
 void
 order_wait(Csn csn, WorkerState state, bool in_transaction)
 {
-	long		timeout = FIRST_CHECK_MS;
+	volatile long timeout = FIRST_CHECK_MS;
 	Csn			mine = pg_atomic_read_u64(&my_slot->csn);
 	uint32		event = (state == WORKER_WAIT_DEPENDENCY) ? dependency_event :
 		(state == WORKER_WAIT_TURN) ? turn_event : retry_event;
