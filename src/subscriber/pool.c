@@ -22,6 +22,7 @@
  */
 #include "pgparrep.h"
 
+#include "access/xact.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
@@ -84,7 +85,9 @@ pool_create(RepOriginId origin, const char *origin_name)
 	pool->origin = origin;
 	strlcpy(pool->origin_name, origin_name, sizeof(pool->origin_name));
 	pool->dsa = dsa_get_handle(area);
+	StartTransactionCommand();	/* it looks up temp_tablespaces */
 	FileSetInit(&pool->fileset);
+	CommitTransactionCommand();
 	pg_atomic_init_u64(&pool->handed, 0);
 	pg_atomic_init_u64(&pool->claimed, 0);
 	pg_atomic_init_u64(&pool->committed, 0);
