@@ -185,8 +185,6 @@ apply_pid();
 			"SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"),
 		'the apply worker waits within a transaction');
 	$subscriber_from = -s $subscriber->logfile;
-	# ALTER SUBSCRIPTION would wait for nothing here: the worker holds no lock
-	# on the subscription
 	sub_sql('ALTER SUBSCRIPTION s SET (worker_number = 2)');
 	sleep(2);
 	is(count_text($subscriber, $restart, $subscriber_from),
