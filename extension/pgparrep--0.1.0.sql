@@ -16,7 +16,8 @@ COMMENT ON FUNCTION @extschema@.subscription_worker_number(oid) IS
 'worker number in force for a subscription; 0 and 1 mean the server''s own serial apply';
 
 -- All columns that pg_subscription has on this server.  As there, everybody may
--- read all of them but the connection string.
+-- read all of them but the connection string.  (pg_upgrade carries the view as
+-- it is: drop and create the extension to see a later release's columns.)
 DO $do$
 DECLARE
 	all_columns text;

@@ -156,49 +156,44 @@ is(count_text($subscriber, $report, $subscriber_from),
 ok(count_text($publisher, $plugin_query, $from) >= 3, 'though it looked again');
 
 # Change the number while the worker is inside a remote transaction.
+$pid = apply_pid();
 sub_sql('ALTER SUBSCRIPTION s SET (worker_number = 1)');
-applies('settled', 'settled');
-# the change of 8 to 1 may have restarted it
+applies('settled', 'back to 1');
+is(apply_pid(), $pid,
+	'for which a worker that is serial anyway does not restart');
+my $stdin = '';
+my $stdout = '';
+my $stderr = '';
+my $psql = IPC::Run::start(
+	[   'psql', '-XAtq', '-d', $subscriber->connstr('postgres'), '-f', '-'
+	],
+	'<', \$stdin, '>', \$stdout, '2>', \$stderr,
+	IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
+
+$stdin .= "BEGIN; SELECT 'locked' FROM t WHERE a = 5 FOR UPDATE;\n";
+$psql->pump_nb;
+$psql->pump until $stdout =~ /locked/;
+$publisher->safe_psql('postgres', q(
+	BEGIN;
+	UPDATE t SET b = 'blocked' WHERE a = 1;
+	UPDATE t SET b = 'blocked' WHERE a = 5;
+	UPDATE t SET b = 'blocked' WHERE a <> 5 AND a <> 1;
+	COMMIT;));
+ok( $subscriber->poll_query_until('postgres',
+		"SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"),
+	'the apply worker waits within a transaction');
+$subscriber_from = -s $subscriber->logfile;
+sub_sql('ALTER SUBSCRIPTION s SET (worker_number = 2)');
 sleep(2);
-apply_pid();
-
-{
-	my $stdin = '';
-	my $stdout = '';
-	my $stderr = '';
-	my $psql = IPC::Run::start(
-		[   'psql', '-XAtq', '-d', $subscriber->connstr('postgres'), '-f', '-'
-		],
-		'<', \$stdin, '>', \$stdout, '2>', \$stderr,
-		IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
-
-	$stdin .= "BEGIN; SELECT 'locked' FROM t WHERE a = 5 FOR UPDATE;\n";
-	$psql->pump_nb;
-	$psql->pump until $stdout =~ /locked/;
-	$publisher->safe_psql('postgres', q(
-		BEGIN;
-		UPDATE t SET b = 'blocked' WHERE a = 1;
-		UPDATE t SET b = 'blocked' WHERE a = 5;
-		UPDATE t SET b = 'blocked' WHERE a <> 5 AND a <> 1;
-		COMMIT;));
-	ok( $subscriber->poll_query_until('postgres',
-			"SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"),
-		'the apply worker waits within a transaction');
-	$subscriber_from = -s $subscriber->logfile;
-	# ALTER SUBSCRIPTION would wait for nothing here: the worker holds no lock
-	# on the subscription
-	sub_sql('ALTER SUBSCRIPTION s SET (worker_number = 2)');
-	sleep(2);
-	is(count_text($subscriber, $restart, $subscriber_from),
-		0, 'no restart within the transaction');
-	$stdin .= "COMMIT;\n\\q\n";
-	$psql->finish;
-	ok( $subscriber->poll_query_until('postgres',
-			"SELECT count(*) = 10 FROM t WHERE b = 'blocked'"),
-		'which was applied as a whole');
-	ok(wait_for_text($subscriber, $restart, $subscriber_from),
-		'before the worker restarts');
-}
+is(count_text($subscriber, $restart, $subscriber_from),
+	0, 'no restart within the transaction');
+$stdin .= "COMMIT;\n\\q\n";
+$psql->finish;
+ok( $subscriber->poll_query_until('postgres',
+		"SELECT count(*) = 10 FROM t WHERE b = 'blocked'"),
+	'which was applied as a whole');
+ok(wait_for_text($subscriber, $restart, $subscriber_from),
+	'before the worker restarts');
 
 # Convert the slot as the hint says.
 sub_sql('ALTER SUBSCRIPTION s DISABLE');

@@ -417,10 +417,8 @@ takeover_startstreaming(WalReceiverConn *conn, const WalRcvStreamOptions *option
 }
 
 /*
- * Ends a serial apply worker whose subscription went from serial to parallel;
- * the launcher starts the next one.  Also the other way round, for one that
- * wanted to be parallel and had no slot for it: that is a new start for what
- * is reported and checked, and no more often than the setting changes.
+ * Ends a serial apply worker whose subscription has become parallel; the
+ * launcher starts the next one, which decides again.
  */
 static void
 restart_if_changed(void)
@@ -435,8 +433,12 @@ restart_if_changed(void)
 		return;
 
 	wants_parallel = read_worker_number(NULL) > 1;
-	if (wants_parallel == serial_wanted_parallel)
+	if (!wants_parallel || serial_wanted_parallel)
+	{
+		/* Serial is right, or all that the slot allows (I3). */
+		serial_wanted_parallel = wants_parallel;
 		return;
+	}
 
 	ereport(LOG,
 			(errmsg("logical replication apply worker for subscription \"%s\" will restart because of a parameter change",
