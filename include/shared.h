@@ -166,8 +166,8 @@ typedef struct Pool
 	pg_atomic_uint64 claimed;	/* workers, compare and swap */
 	pg_atomic_uint64 committed; /* the worker whose turn it is */
 
-	/* The leader sleeps and wants to be woken by the next commit. */
-	pg_atomic_uint32 leader_sleeps;
+	/* The leader sleeps until this CSN has committed; 0 = it does not. */
+	pg_atomic_uint64 leader_wait_csn;
 	/* Workers that sleep for want of work, and in wait for a commit. */
 	pg_atomic_uint32 nidle;
 	pg_atomic_uint32 nwaiting;

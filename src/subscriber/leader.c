@@ -84,6 +84,12 @@
 /* Longest sleep, as the server's apply worker has it. */
 #define NAPTIME_MS 1000
 
+/*
+ * ... and while transactions are being applied: the publisher hears of commits
+ * that often, or when all have been made.
+ */
+#define BUSY_NAPTIME_MS 20
+
 /* How often to report while not reading. */
 #define PAUSED_REPORT_MS 500
 
@@ -332,25 +338,25 @@ check_workers(bool look)
 }
 
 /*
- * Sleeps until something commits, the socket has data (if read), or a time has
- * passed.
+ * Sleeps until a CSN has committed, the socket has data (if read), or a time
+ * has passed.  A wake-up for each commit would cost more than what it tells.
  */
 static void
-nap(bool read, pgsocket fd, long timeout)
+nap(Csn csn, bool read, pgsocket fd, long timeout)
 {
 	int			events = WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH;
 	int			rc;
 
-	pg_atomic_write_u32(&pool->leader_sleeps, 1);
+	pg_atomic_write_u64(&pool->leader_wait_csn, csn);
 	pg_memory_barrier();
-	if (pg_atomic_read_u64(&pool->committed) != retired)
+	if (retired < csn && pg_atomic_read_u64(&pool->committed) >= csn)
 		timeout = 0;
 	if (read && fd != PGINVALID_SOCKET)
 		rc = WaitLatchOrSocket(MyLatch, events | WL_SOCKET_READABLE, fd,
 							   timeout, WAIT_EVENT_LOGICAL_APPLY_MAIN);
 	else
 		rc = WaitLatch(MyLatch, events, timeout, WAIT_EVENT_LOGICAL_APPLY_MAIN);
-	pg_atomic_write_u32(&pool->leader_sleeps, 0);
+	pg_atomic_write_u64(&pool->leader_wait_csn, 0);
 
 	if (rc & WL_LATCH_SET)
 	{
@@ -361,18 +367,18 @@ nap(bool read, pgsocket fd, long timeout)
 	check_workers((rc & WL_LATCH_SET) != 0 || (rc & WL_TIMEOUT) != 0);
 }
 
-/* A wait without reading (I2); done() says when it is over. */
+/* A wait without reading (I2), until done() and a CSN has committed. */
 static void
-pause_until(bool (*done) (void))
+pause_until(bool (*done) (void), Csn csn)
 {
 	TimestampTz last = GetCurrentTimestamp();
 
 	retire();
-	while (!done())
+	while (!done() || retired < csn)
 	{
 		TimestampTz now;
 
-		nap(false, PGINVALID_SOCKET, 100);
+		nap(csn, false, PGINVALID_SOCKET, 100);
 		now = GetCurrentTimestamp();
 		if (TimestampDifferenceExceeds(last, now, PAUSED_REPORT_MS))
 		{
@@ -395,7 +401,7 @@ has_room(void)
 static void
 drain(void)
 {
-	pause_until(pipeline_empty);
+	pause_until(pipeline_empty, handed);
 }
 
 /* Taking in */
@@ -616,7 +622,9 @@ commit(TransactionId xid, const FStreamCommit *data)
 		return;
 
 	AcceptInvalidationMessages();
-	pause_until(has_room);
+	retire();
+	if (!has_room())
+		pause_until(has_room, retired + (handed - retired + 3) / 4);
 
 	maybe_reread_subscription_here();
 	if (!XLogRecPtrIsInvalid(MySubscription->skiplsn))
@@ -1009,9 +1017,10 @@ leader_loop(void)
 
 		{
 			TimestampTz before = GetCurrentTimestamp();
-			long		timeout = feedback_unflushed() ? WalWriterDelay : NAPTIME_MS;
+			long		timeout = handed > retired ? BUSY_NAPTIME_MS :
+			feedback_unflushed() ? WalWriterDelay : NAPTIME_MS;
 
-			nap(true, fd, timeout);
+			nap(handed, true, fd, timeout);
 			if (TimestampDifferenceExceeds(before, GetCurrentTimestamp(), timeout))
 				check_timeout();
 		}

@@ -353,6 +353,8 @@ order_wait(Csn csn, WorkerState state, bool in_transaction)
 void
 order_publish(Csn csn)
 {
+	Csn			leader_wait;
+
 	/* What the transaction wrote, and local_end, before the new number. */
 	pg_write_barrier();
 #ifdef PGPARREP_SABOTAGE_NO_COMMIT_WAIT
@@ -383,8 +385,9 @@ order_publish(Csn csn)
 				shared_wake(slot->procno);
 		}
 	}
-	if (pg_atomic_read_u32(&order_pool->leader_sleeps) != 0 &&
-		pg_atomic_exchange_u32(&order_pool->leader_sleeps, 0) != 0)
+	leader_wait = pg_atomic_read_u64(&order_pool->leader_wait_csn);
+	if (leader_wait != 0 && leader_wait <= csn &&
+		pg_atomic_exchange_u64(&order_pool->leader_wait_csn, 0) != 0)
 		shared_wake(order_pool->leader_procno);
 }
 

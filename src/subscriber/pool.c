@@ -91,7 +91,7 @@ pool_create(RepOriginId origin, const char *origin_name)
 	pg_atomic_init_u64(&pool->handed, 0);
 	pg_atomic_init_u64(&pool->claimed, 0);
 	pg_atomic_init_u64(&pool->committed, 0);
-	pg_atomic_init_u32(&pool->leader_sleeps, 0);
+	pg_atomic_init_u64(&pool->leader_wait_csn, 0);
 	pg_atomic_init_u32(&pool->nidle, 0);
 	pg_atomic_init_u32(&pool->nwaiting, 0);
 	pg_atomic_init_u32(&pool->stop, 0);
