@@ -3,13 +3,13 @@
 
 =head1 NAME
 
-PgParRep - what the TAP tests of pgparrep have in common
+EndToEnd - what the end-to-end tests of pgparrep have in common
 
 =head1 SYNOPSIS
 
   use FindBin;
   use lib $FindBin::RealBin;
-  use PgParRep;
+  use EndToEnd;
 
   my ($publisher, $subscriber) = publisher_and_subscriber();
   $_->safe_psql('postgres', 'CREATE TABLE t (id int PRIMARY KEY)') for $publisher, $subscriber;
@@ -25,7 +25,7 @@ server's own apply does with a test.
 
 =cut
 
-package PgParRep;
+package EndToEnd;
 
 use strict;
 use warnings;
@@ -281,7 +281,7 @@ sub wait_caught_up
 
 	my $lsn = $publisher->safe_psql('postgres', 'SELECT pg_current_wal_insert_lsn()');
 	$publisher->safe_psql('postgres',
-		"SET synchronous_commit = on; SELECT pg_logical_emit_message(true, 'PgParRep', '')");
+		"SET synchronous_commit = on; SELECT pg_logical_emit_message(true, 'EndToEnd', '')");
 	return wait_for(
 		$publisher, qq{
 		SELECT count(*) > 0 FROM pg_stat_replication
@@ -705,9 +705,9 @@ their output, C<< $s->send($sql) >> does not wait for it, C<< $s->quit >> ends i
 
 =cut
 
-sub session { return PgParRep::Session->new(@_); }
+sub session { return EndToEnd::Session->new(@_); }
 
-package PgParRep::Session;
+package EndToEnd::Session;
 
 use strict;
 use warnings;
