@@ -115,7 +115,8 @@ start_in_private_copy() {
 		for v in $(compgen -A export | grep -E '^PG[A-Z]+$'); do
 			unset "$v"
 		done
-		export HOME="$work" LC_ALL=C
+		export HOME="$work" TMPDIR="$work/tmp" LC_ALL=C
+		mkdir "$TMPDIR"
 		cd "$work" || exit
 		return
 	fi
