@@ -117,10 +117,7 @@ $publisher->safe_psql(
 	DELETE FROM reordered WHERE id % 7 = 0;
 	INSERT INTO more_columns SELECT i, 'a' || i FROM generate_series(1, 100) i;
 	INSERT INTO generated SELECT i, i FROM generate_series(1, 20) i;
-	INSERT INTO generated_full SELECT i, i FROM generate_series(1, 20) i;
 	UPDATE generated SET a = a + 1 WHERE id % 2 = 0;
-	UPDATE generated_full SET a = a + 1 WHERE id % 2 = 0;
-	DELETE FROM generated_full WHERE id % 5 = 0;
 	UPDATE added_column SET b = true;
 	INSERT INTO other_types VALUES (1, 2147483647, 1.50, 'text', 'varchar', '2024-01-01 12:00'), (2, NULL, 'NaN', '', NULL, 'infinity');
 	UPDATE other_types SET i = -i, t = 'updated' WHERE id = 1;
@@ -138,10 +135,23 @@ wait_caught_up($publisher, $subscriber);
 is($subscriber->safe_psql('postgres', q{SELECT count(*) FROM more_columns WHERE stamp = 'kept' AND own2 = 8 AND a = 'updated'}),
 	100, '... and keep their values in updates');
 is($subscriber->safe_psql('postgres', 'SELECT count(*) FROM generated WHERE g <> a * 3'), 0, 'generated columns are computed here');
-is($subscriber->safe_psql('postgres', 'SELECT count(*) FROM generated_full WHERE g <> a * 3'), 0, '... with identity FULL too');
-is( $subscriber->safe_psql('postgres', 'SELECT sum(id), sum(a) FROM generated_full'),
-	$publisher->safe_psql('postgres', 'SELECT sum(id), sum(a) FROM generated_full'),
-	'... and every row was found');
+
+# 18 refuses this on the publisher
+my $version = $subscriber->safe_psql('postgres', 'SHOW server_version_num');
+if ($version < 180000)
+{
+	$publisher->safe_psql(
+		'postgres', q{
+		INSERT INTO generated_full SELECT i, i FROM generate_series(1, 20) i;
+		UPDATE generated_full SET a = a + 1 WHERE id % 2 = 0;
+		DELETE FROM generated_full WHERE id % 5 = 0});
+	wait_caught_up($publisher, $subscriber);
+	is($subscriber->safe_psql('postgres', 'SELECT count(*) FROM generated_full WHERE g <> a * 3'),
+		0, '... with identity FULL too');
+	is( $subscriber->safe_psql('postgres', 'SELECT sum(id), sum(a) FROM generated_full'),
+		$publisher->safe_psql('postgres', 'SELECT sum(id), sum(a) FROM generated_full'),
+		'... and every row was found');
+}
 
 # ---------- partitions: to, from, and rows that move
 
@@ -339,7 +349,6 @@ $subscriber->safe_psql(
 	GRANT CREATE ON DATABASE postgres TO plain_owner;
 	REVOKE INSERT ON narrow FROM plain_owner;
 });
-my $version = $subscriber->safe_psql('postgres', 'SHOW server_version_num');
 stops_with(
 	'no privilege on the table',
 	q{INSERT INTO narrow VALUES (3, 'x')},
