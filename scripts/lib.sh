@@ -92,11 +92,13 @@ install_packages() {
 	local dir=/etc/postgresql-common/createcluster.d
 	as_root mkdir -p "$dir"
 	say 'create_main_cluster = false' | as_root tee "$dir/pgparrep.conf" >/dev/null
-	as_root apt-get -qq update
+	local out status=0
 	# shellcheck disable=SC2086 # a list of words
-	as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y \
-		--no-install-recommends $missing >/dev/null </dev/null
+	out=$(as_root apt-get -qq update 2>&1 &&
+		as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y \
+			--no-install-recommends $missing 2>&1 </dev/null) || status=$?
 	as_root rm -f "$dir/pgparrep.conf"
+	[ "$status" = 0 ] || { say "$out" >&2; die "could not install the packages"; }
 }
 
 # start_in_private_copy PACKAGES ARGS...: see the head of this file.  PACKAGES
@@ -113,7 +115,8 @@ start_in_private_copy() {
 		for v in $(compgen -A export | grep -E '^PG[A-Z]+$'); do
 			unset "$v"
 		done
-		export HOME="$work" LC_ALL=C
+		export HOME="$work" TMPDIR="$work/tmp" LC_ALL=C
+		mkdir "$TMPDIR"
 		cd "$work" || exit
 		return
 	fi

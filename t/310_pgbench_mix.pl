@@ -13,7 +13,7 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 
-use PgParRep;
+use EndToEnd;
 use Test::More;
 
 my $seconds = $ENV{PGPARREP_TEST_SECONDS} // 20;

@@ -13,7 +13,7 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 
-use PgParRep;
+use EndToEnd;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(usleep);
@@ -42,8 +42,7 @@ for (my $attempts = 0; $done < $kills && $attempts < 4 * $kills; $attempts++)
 	usleep(300_000 + int rand 1_200_000);
 	if ($what eq 'subscriber')
 	{
-		$subscriber->kill9;
-		start_again($subscriber);
+		kill_9_all($subscriber);
 	}
 	else
 	{

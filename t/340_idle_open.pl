@@ -12,7 +12,7 @@ use warnings;
 use FindBin;
 use lib $FindBin::RealBin;
 
-use PgParRep;
+use EndToEnd;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);

@@ -3,13 +3,13 @@
 
 =head1 NAME
 
-PgParRep - what the TAP tests of pgparrep have in common
+EndToEnd - what the end-to-end tests of pgparrep have in common
 
 =head1 SYNOPSIS
 
   use FindBin;
   use lib $FindBin::RealBin;
-  use PgParRep;
+  use EndToEnd;
 
   my ($publisher, $subscriber) = publisher_and_subscriber();
   $_->safe_psql('postgres', 'CREATE TABLE t (id int PRIMARY KEY)') for $publisher, $subscriber;
@@ -25,7 +25,7 @@ server's own apply does with a test.
 
 =cut
 
-package PgParRep;
+package EndToEnd;
 
 use strict;
 use warnings;
@@ -54,7 +54,7 @@ our @EXPORT = qw(
   leader_pid
   apply_worker_pids
   kill_9
-  start_again
+  kill_9_all
   temporary_files
   log_size
   log_since
@@ -166,22 +166,25 @@ sub kill_9
 	return 1;
 }
 
-=item start_again(node)
+=item kill_9_all(node)
 
-Start a node whose postmaster was killed, once its orphans have gone.
+Kill -9 the postmaster and all its processes, and start the server again.
 
 =cut
 
-sub start_again
+sub kill_9_all
 {
 	my ($node) = @_;
+	my ($pid) = slurp_file($node->data_dir . '/postmaster.pid') =~ /^(\d+)$/m;
+	my ($children) = run_command([ 'pgrep', '-P', $pid ]);
 
-	for (1 .. 100)
-	{
-		return 1 if $node->start(fail_ok => 1);
-		usleep(100_000);
-	}
-	croak $node->name . " does not start";
+	$node->kill9;
+	# the new postmaster would refuse to start beside any of them
+	my @children = split /\n/, $children;
+	kill 'KILL', @children;
+	usleep(10_000) while grep { kill 0, $_ } @children;
+	$node->start;
+	return;
 }
 
 =pod
@@ -278,37 +281,45 @@ sub wait_caught_up
 
 	my $lsn = $publisher->safe_psql('postgres', 'SELECT pg_current_wal_insert_lsn()');
 	$publisher->safe_psql('postgres',
-		"SET synchronous_commit = on; SELECT pg_logical_emit_message(true, 'PgParRep', '')");
-	return 1
-	  if wait_for(
+		"SET synchronous_commit = on; SELECT pg_logical_emit_message(true, 'EndToEnd', '')");
+	return wait_for(
 		$publisher, qq{
 		SELECT count(*) > 0 FROM pg_stat_replication
-		WHERE application_name = '$name' AND replay_lsn >= '$lsn'}, "$name to reach $lsn");
-
-	diag("publisher: "
-		  . $publisher->safe_psql('postgres', 'SELECT * FROM pg_stat_replication')
-		  . "\nslots: "
-		  . $publisher->safe_psql('postgres', 'SELECT * FROM pg_replication_slots')
-		  . "\nsubscriber: "
-		  . $subscriber->safe_psql(
-			'postgres', q{
-			SELECT pid, backend_type, state, wait_event_type, wait_event, pg_blocking_pids(pid)
-			FROM pg_stat_activity WHERE backend_type <> 'client backend'})
-		  . "\n"
-		  . substr(log_since($subscriber, 0), -4000));
-	return 0;
+		WHERE application_name = '$name' AND replay_lsn >= '$lsn'},
+		"$name to reach $lsn",
+		sub { _explain($publisher, $subscriber) });
 }
 
-=item wait_for(node, query [, what])
+# What there is to know about a subscription that does not move.
+sub _explain
+{
+	my ($publisher, $subscriber) = @_;
 
-Wait until a query answers 't'; a test that fails if it does not in time.
-Unlike poll_query_until it survives a restarting server.
+	return "walsenders: "
+	  . $publisher->safe_psql('postgres', 'SELECT * FROM pg_stat_replication')
+	  . "\nslots: "
+	  . $publisher->safe_psql('postgres', 'SELECT * FROM pg_replication_slots')
+	  . "\nsubscriber: "
+	  . $subscriber->safe_psql(
+		'postgres', q{
+		SELECT pid, backend_type, state, wait_event_type, wait_event, pg_blocking_pids(pid), left(query, 60)
+		FROM pg_stat_activity WHERE backend_type NOT IN ('client backend', 'checkpointer', 'background writer')})
+	  . "\n"
+	  . substr(log_since($subscriber, 0), -3000);
+}
+
+=item wait_for(node, query [, what [, explanation]])
+
+Wait until a query answers 't'.  Unlike poll_query_until it survives a
+restarting server, and ends the test if that does not happen in time, since
+all that follows would wait as long.  The explanation is a function that
+returns a text.
 
 =cut
 
 sub wait_for
 {
-	my ($node, $query, $what) = @_;
+	my ($node, $query, $what, $explanation) = @_;
 	my $deadline = time() + $PostgreSQL::Test::Utils::timeout_default;
 	my ($ret, $out, $err);
 
@@ -318,9 +329,8 @@ sub wait_for
 		return 1 if defined $ret && $ret == 0 && $out eq 't';
 		usleep(50_000);
 	}
-	fail('waiting for ' . ($what // $query));
-	diag("last answer: " . ($out // '') . ' ' . ($err // ''));
-	return 0;
+	diag($explanation->()) if $explanation;
+	croak 'waited in vain for ' . ($what // $query) . '; last answer: ' . ($out // '') . ' ' . ($err // '');
 }
 
 =item leader_pid(subscriber [, subscription]), apply_worker_pids(subscriber)
@@ -695,9 +705,9 @@ their output, C<< $s->send($sql) >> does not wait for it, C<< $s->quit >> ends i
 
 =cut
 
-sub session { return PgParRep::Session->new(@_); }
+sub session { return EndToEnd::Session->new(@_); }
 
-package PgParRep::Session;
+package EndToEnd::Session;
 
 use strict;
 use warnings;
