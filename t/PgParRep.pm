@@ -6,6 +6,7 @@ use strict;
 use warnings FATAL => 'all';
 
 use Exporter 'import';
+use IO::Socket::UNIX ();
 use IPC::Run ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -21,6 +22,10 @@ our @EXPORT = qw(
   read_binary
   relation_columns
   describe_transaction
+  replication_connect
+  replication_start
+  replication_read
+  replication_status
 );
 
 # A started node with logical decoding.  Recent minor releases load only the
@@ -246,6 +251,117 @@ sub fstream_receive
 	diag("pg_recvlogical: $err") unless $ok;
 
 	return read_binary($file);
+}
+
+# A replication client that can do what pg_recvlogical does not: confirm at once,
+# ask for keepalives, and vanish in the middle.  Returns a hash with the socket.
+sub replication_connect
+{
+	my ($node, %settings) = @_;
+	my $path = $node->host . '/.s.PGSQL.' . $node->port;
+	my $sock = IO::Socket::UNIX->new(Peer => $path)
+	  or die "could not connect to $path: $!";
+	binmode $sock;
+	my $client = { sock => $sock, buf => '' };
+	my $params = '';
+	my %params = (
+		user => scalar getpwuid($<),
+		database => 'postgres',
+		replication => 'database',
+		%settings);
+
+	$params .= "$_\0$params{$_}\0" for sort keys %params;
+	$params = pack('N', 196608) . $params . "\0";
+	$sock->syswrite(pack('N', 4 + length $params) . $params);
+	_wait_for($client, 'Z');
+
+	return $client;
+}
+
+# One message of the server: type and content; nothing on timeout or end.
+sub _message
+{
+	my ($client, $timeout) = @_;
+	my $sock = $client->{sock};
+
+	while (1)
+	{
+		if (length $client->{buf} >= 5)
+		{
+			my ($type, $len) = unpack('a N', $client->{buf});
+			if (length $client->{buf} >= 1 + $len)
+			{
+				my $content = substr($client->{buf}, 5, $len - 4);
+				substr($client->{buf}, 0, 1 + $len) = '';
+				return ($type, $content);
+			}
+		}
+		my $rin = '';
+		vec($rin, fileno($sock), 1) = 1;
+		return unless select($rin, undef, undef, $timeout);
+		return unless sysread($sock, $client->{buf}, 65536, length $client->{buf});
+	}
+}
+
+sub _wait_for
+{
+	my ($client, $want) = @_;
+
+	while (1)
+	{
+		my ($type, $content) =
+		  _message($client, $PostgreSQL::Test::Utils::timeout_default);
+		die "connection lost" unless defined $type;
+		if ($type eq 'E')
+		{
+			$content =~ s/\0(\w)/ $1:/g;
+			die "server: $content\n";
+		}
+		return $content if $type eq $want;
+	}
+}
+
+sub replication_start
+{
+	my ($client, $slot, %options) = @_;
+	my %all = (proto_version => 1, streaming => 'extreme', %options);
+	my $list = join(', ', map { qq{"$_" '$all{$_}'} } sort keys %all);
+	my $query = "START_REPLICATION SLOT $slot LOGICAL 0/0 ($list)\0";
+
+	$client->{sock}->syswrite('Q' . pack('N', 4 + length $query) . $query);
+	_wait_for($client, 'W');
+}
+
+# The next message of the stream as a hash: type 'w' with lsn (of the header) and
+# data, or 'k' with lsn and reply.  Undefined after the timeout.
+sub replication_read
+{
+	my ($client, $timeout) = @_;
+	my ($type, $content) = _message($client, $timeout);
+
+	return unless defined $type;
+	if ($type eq 'E')
+	{
+		$content =~ s/\0(\w)/ $1:/g;
+		die "server: $content\n";
+	}
+	die "unexpected message '$type'" if $type ne 'd';
+	if (substr($content, 0, 1) eq 'w')
+	{
+		my ($lsn) = unpack('x Q>', $content);
+		return { type => 'w', lsn => $lsn, data => substr($content, 25) };
+	}
+	my ($lsn, $time, $reply) = unpack('x Q> Q> C', $content);
+	return { type => 'k', lsn => $lsn, reply => $reply };
+}
+
+# Confirm everything up to lsn; with reply, ask for a keepalive.
+sub replication_status
+{
+	my ($client, $lsn, $reply) = @_;
+	my $content = pack('a Q> Q> Q> Q> C', 'r', $lsn, $lsn, $lsn, 0, $reply ? 1 : 0);
+
+	$client->{sock}->syswrite('d' . pack('N', 4 + length $content) . $content);
 }
 
 sub describe_transaction
