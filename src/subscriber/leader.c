@@ -165,7 +165,7 @@ tables_callback(Datum arg, int cacheid, uint32 hashvalue)
 	streamrel_foreach(forget_state, NULL);
 }
 
-static pg_attribute_noreturn() void
+pg_noreturn static void
 protocol_violation(const char *what)
 {
 	ereport(ERROR,
@@ -976,7 +976,7 @@ check_timeout(void)
 	feedback_send(last_received, pipeline_empty(), ping, ping);
 }
 
-static pg_attribute_noreturn() void
+pg_noreturn static void
 leader_loop(void)
 {
 	last_message_at = GetCurrentTimestamp();
