@@ -181,6 +181,7 @@ typedef struct Publisher
 	StringInfo	header;			/* scratch */
 	XLogRecPtr	covered;		/* every commit ending at or before it is in
 								 * the batch or sent */
+	bool		uncovered;		/* the batch has output that covered lacks */
 	XLogRecPtr	pending_lsn;	/* start of the first record in the batch */
 	TimestampTz pending_since;
 	int			pending_pages;

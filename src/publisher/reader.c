@@ -564,8 +564,6 @@ filter_commit(Publisher *pub, XLogReaderState *r, bool unwanted)
 		pub->ctx->reorder->totalTxns++;
 		pub->ctx->reorder->totalBytes += txn->bytes;
 	}
-	else
-		sender_covered(pub, r->EndRecPtr);
 	report_commit(pub, r, xid, !txn->sent);
 	txn_end(pub, txn);
 

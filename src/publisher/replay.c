@@ -234,8 +234,6 @@ replay_commit(LogicalDecodingContext *ctx, ReorderBufferTXN *txn,
 	if (sent)
 		sender_commit(pub, txn->xid, commit_lsn, txn->end_lsn,
 					  txn->xact_time.commit_time);
-	else
-		sender_covered(pub, txn->end_lsn);
 	if (pub->update_progress != NULL)
 		pub->update_progress(ctx, txn->end_lsn, txn->xid, !sent);
 

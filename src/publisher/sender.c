@@ -136,6 +136,7 @@ sender_begin(Publisher *pub, TransactionId xid, char type)
 	if (batch_is_empty(pub))
 		open_batch(pub);
 	pub->frame = fstream_begin(pub->batch, xid, type);
+	pub->uncovered = true;
 
 	return pub->batch;
 }
@@ -178,6 +179,7 @@ sender_raw(Publisher *pub, const char *data, int len)
 	if (batch_is_empty(pub))
 		open_batch(pub);
 	appendBinaryStringInfo(pub->batch, data, len);
+	pub->uncovered = true;
 	if (!pub->streaming)
 		sender_flush(pub);
 }
@@ -194,6 +196,7 @@ sender_name_subxact(Publisher *pub, PubTxn *txn, TransactionId xid)
 	if (batch_is_empty(pub))
 		open_batch(pub);
 	fstream_put_subxact(pub->batch, txn->xid, xid);
+	pub->uncovered = true;
 	txn->cur_subxid = xid;
 	txn->sent = true;
 }
@@ -205,6 +208,7 @@ sender_abort(Publisher *pub, TransactionId topxid, TransactionId subxid,
 	if (batch_is_empty(pub))
 		open_batch(pub);
 	fstream_put_abort(pub->batch, topxid, subxid, lsn, time);
+	pub->uncovered = true;
 }
 
 void
@@ -214,6 +218,7 @@ sender_commit(Publisher *pub, TransactionId xid, XLogRecPtr commit_lsn,
 	if (batch_is_empty(pub))
 		open_batch(pub);
 	fstream_put_commit(pub->batch, xid, commit_lsn, end_lsn, time);
+	pub->uncovered = true;
 	sender_covered(pub, end_lsn);
 }
 
@@ -231,12 +236,20 @@ sender_make_room(Publisher *pub, Size len)
 
 /*
  * Everything up to lsn is in the batch or sent.
+ *
+ * Records that had no output do not move the position of the batch: a client
+ * that stops at a position drops messages beyond it, and would lose what such
+ * records came after.
  */
 void
 sender_covered(Publisher *pub, XLogRecPtr lsn)
 {
+	if (!pub->uncovered)
+		return;
+
 	Assert(lsn >= pub->covered);
 	pub->covered = lsn;
+	pub->uncovered = false;
 
 	if (pub->batch->len >= BATCH_SIZE || !pub->streaming)
 		sender_flush(pub);
