@@ -1,0 +1,290 @@
+/*-------------------------------------------------------------------------
+ *
+ * publisher.h
+ *	  The publisher side: an output plugin that streams in WAL order.
+ *
+ * Vocabulary:
+ *	  streamed	a transaction whose changes the reader takes out of the
+ *				filter_by_origin callback as their records are decoded
+ *	  queued	a transaction whose (further) changes core's reorder buffer
+ *				keeps and replays through pgoutput at its commit
+ *	  held		what waits for a later record before it can be sent: TOAST
+ *				chunks and a speculative insertion
+ *	  plan		everything about a relation that formatting a row needs
+ *	  bundle	the Y and R frames that describe a relation, ready to send
+ *	  batch		frames not yet handed to the walsender
+ *
+ * The path of a change: reader.c -> plan.c, held.c, row.c -> sender.c; of a
+ * queued one: core -> replay.c -> sender.c.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PGPARREP_PUBLISHER_H
+#define PGPARREP_PUBLISHER_H
+
+#include "access/htup.h"
+#include "access/tupdesc.h"
+#include "access/xlogreader.h"
+#include "lib/stringinfo.h"
+#include "nodes/pg_list.h"
+#include "replication/logical.h"
+#include "replication/output_plugin.h"
+#include "utils/hsearch.h"
+#include "utils/timestamp.h"
+
+#include "compat.h"
+
+/* Ranges of our options. */
+#define MAX_PARALLEL_DECODE_NUM		20
+#define MAX_MEMORY_OPTION_MB		(1024 * 1024)
+
+typedef struct PublisherOptions
+{
+	bool		extreme;		/* streaming 'extreme' was asked for */
+	bool		binary;
+	bool		messages;
+	bool		no_origin;		/* origin 'none' */
+	List	   *publication_names;	/* of char * */
+	int			parallel_decode_num;
+	int			max_recordbuffer_mb;	/* 0: no limit */
+	int			max_txn_mb;		/* 0: no limit */
+	List	   *pgoutput_options;	/* what remains for pgoutput */
+} PublisherOptions;
+
+/* Y and R frames of one relation, as one producer wants them. */
+typedef struct Bundle
+{
+	char	   *data;
+	int			len;
+	uint64		sent_version;	/* RelSent.version when these were current */
+} Bundle;
+
+/* What the client was last told about a relation. */
+typedef struct RelSent
+{
+	Oid			relid;			/* hash key */
+	uint64		version;		/* 0: nothing yet; changes with the bytes */
+	char	   *data;
+	int			len;
+} RelSent;
+
+/* How a column's value becomes bytes. */
+typedef enum ColumnFormat
+{
+	COL_OUTPUT,					/* type output function */
+	COL_SEND,					/* type send function */
+	COL_BOOL,
+	COL_INT2,
+	COL_INT4,
+	COL_INT8,
+	COL_OID,
+	COL_VARTEXT					/* text, varchar, bpchar, json: as stored */
+} ColumnFormat;
+
+typedef struct PlanColumn
+{
+	int			att;			/* index into values[], nulls[] */
+	bool		varlena;
+	ColumnFormat format;
+	bool		warms_up;		/* needs catalogs for its first value only */
+	FmgrInfo	finfo;
+} PlanColumn;
+
+typedef enum PlanKind
+{
+	PLAN_STREAM,				/* the reader formats rows itself */
+	PLAN_QUEUE,					/* needs core and pgoutput */
+	PLAN_IGNORE,				/* never published */
+	PLAN_IGNORE_TOAST			/* a TOAST relation */
+} PlanKind;
+
+typedef struct RelPlan
+{
+	Oid			relid;			/* hash key */
+	bool		valid;
+	uint64		epoch;			/* valid if equal to the global ones ... */
+	uint64		type_epoch;		/* ... this one if user_types */
+	CompatFileNode node;		/* file that the plan was made for */
+	MemoryContext cxt;			/* of all below; NULL if nothing */
+
+	PlanKind	kind;
+	bool		pubinsert;
+	bool		pubupdate;
+	bool		pubdelete;
+	bool		user_types;
+	bool		needs_catalog;	/* formatting looks into catalogs */
+	bool		cold;			/* some column still has to warm up */
+	char		oldkind;		/* 'O' for REPLICA IDENTITY FULL, else 'K' */
+	TupleDesc	desc;
+	int			ncols;
+	PlanColumn *cols;
+	Datum	   *values;			/* scratch of natts */
+	bool	   *nulls;
+	Bundle		bundle;
+	RelSent    *sent;
+} RelPlan;
+
+/* Held changes of one transaction; held.c. */
+typedef struct Held Held;
+
+/* An error that is raised if the (sub)transaction turns out to commit. */
+typedef struct DeferredError
+{
+	struct DeferredError *next;
+	TransactionId xid;
+	ErrorData  *edata;
+} DeferredError;
+
+/* A subtransaction that streamed something or has something deferred. */
+typedef struct PubSub
+{
+	TransactionId xid;			/* hash key */
+	TransactionId topxid;
+	struct PubSub *next;		/* of the same top-level transaction */
+	struct PubSub *prev;
+} PubSub;
+
+typedef struct PubTxn
+{
+	TransactionId xid;			/* hash key: top-level */
+	bool		queued;			/* sticky */
+	bool		sent;			/* the client has something of it */
+	TransactionId cur_subxid;	/* named by the last X; Invalid: name it */
+	uint64		bytes;			/* of its frames, for the statistics */
+	Held	   *held;
+	PubSub	   *subs;
+	DeferredError *errors;
+} PubTxn;
+
+typedef struct Publisher
+{
+	LogicalDecodingContext *ctx;
+	MemoryContext cxt;			/* everything below, session life time */
+	MemoryContext rowcxt;		/* reset after each record */
+	PublisherOptions opts;
+	OutputPluginCallbacks pgoutput; /* core's own, for replays */
+
+	/*
+	 * False in the SQL functions: they run in a transaction of their own and
+	 * stop between records without a chance to drain a batch.
+	 */
+	bool		streaming;
+
+	/* sender.c: the walsender's functions, the batch, and how far it is */
+	LogicalOutputPluginWriterPrepareWrite prepare_write;
+	LogicalOutputPluginWriterWrite write;
+	LogicalOutputPluginWriterUpdateProgress update_progress;
+	XLogPageReadCB page_read;
+	StringInfo	batch;			/* header room, then frames; len 0: empty */
+	int			batch_head;		/* bytes of header room */
+	int			frame;			/* offset of the frame being written */
+	StringInfo	header;			/* scratch */
+	XLogRecPtr	covered;		/* every commit ending at or before it is in
+								 * the batch or sent */
+	bool		uncovered;		/* the batch has output that covered lacks */
+	XLogRecPtr	pending_lsn;	/* start of the first record in the batch */
+	TimestampTz pending_since;
+	int			pending_pages;
+	XLogRecPtr	known_flush;
+	int			pages_to_sweep;
+
+	/* txn.c */
+	HTAB	   *txns;
+	HTAB	   *subs;
+	PubTxn	   *last_txn;
+
+	/* plan.c */
+	MemoryContext plancxt;
+	HTAB	   *plans;			/* by relid */
+	HTAB	   *nodes;			/* by file node */
+	CompatFileNode last_node;
+	RelPlan    *last_plan;
+	MemoryContext pubcxt;
+	List	   *publications;	/* of Publication * */
+	HTAB	   *sent;			/* by relid: RelSent */
+	uint64		sent_version;
+
+	/* replay.c */
+	HTAB	   *replay_bundles;
+	StringInfo	replay_types;	/* Y frames that wait for their R */
+	PubTxn	   *replay_txn;
+	bool		in_delegated_commit;
+} Publisher;
+
+/* plugin.c */
+extern Publisher *publisher;
+
+/* options.c */
+extern bool options_ask_for_extreme(List *options);
+extern void options_parse(List *options, PublisherOptions *opts);
+
+/* reader.c */
+extern bool reader_filter(LogicalDecodingContext *ctx, RepOriginId origin_id);
+
+/* catalog.c: a short transaction with the catalogs of the past */
+extern void catalog_begin(Publisher *pub, TransactionId xid);
+extern void catalog_end(Publisher *pub);
+extern void catalog_abandon(Publisher *pub);
+extern bool catalog_is_open(void);
+
+/* plan.c */
+extern void plan_init(Publisher *pub);
+extern void plan_shutdown(void);
+extern RelPlan *plan_lookup(Publisher *pub, CompatFileNode node, TransactionId xid);
+extern void bundle_require(Publisher *pub, RelSent *sent, Bundle *bundle);
+extern RelSent *bundle_sent(Publisher *pub, Oid relid);
+
+/* row.c */
+extern void row_write_tuple(StringInfo out, RelPlan *plan, HeapTuple tuple, Held *held);
+extern bool row_needs_catalog(RelPlan *plan);
+
+/* held.c */
+extern HeapTuple tuple_alloc(MemoryContext cxt, Size datalen);
+extern HeapTuple tuple_from_wal(MemoryContext cxt, const char *data, Size len);
+extern bool held_add_chunk(Publisher *pub, PubTxn *txn, TransactionId xid,
+						   CompatFileNode node, RepOriginId origin,
+						   const char *data, Size len);
+extern void held_set_speculative(Publisher *pub, PubTxn *txn, TransactionId xid,
+								 CompatFileNode node, RepOriginId origin,
+								 const char *data, Size len);
+extern HeapTuple held_speculative(PubTxn *txn);
+extern struct varlena *held_value(Held *held, struct varlena *pointer);
+extern Size held_size(PubTxn *txn);
+extern void held_clear(PubTxn *txn);
+extern void held_forget_xid(PubTxn *txn, TransactionId xid);
+extern void held_hand_back(Publisher *pub, PubTxn *txn, XLogRecPtr lsn);
+extern void held_free(PubTxn *txn);
+
+/* txn.c */
+extern void txn_init(Publisher *pub);
+extern ReorderBufferTXN *txn_core_top(Publisher *pub, TransactionId xid);
+extern PubTxn *txn_find(Publisher *pub, TransactionId xid);
+extern PubTxn *txn_get(Publisher *pub, TransactionId xid);
+extern void txn_note_sub(Publisher *pub, PubTxn *txn, TransactionId xid);
+extern void txn_queue(Publisher *pub, PubTxn *txn, XLogRecPtr lsn);
+extern void txn_end(Publisher *pub, PubTxn *txn);
+extern void txn_abort(Publisher *pub, TransactionId xid, XLogRecPtr lsn, TimestampTz time);
+extern void txn_defer_error(Publisher *pub, PubTxn *txn, TransactionId xid);
+extern void txn_raise_errors(PubTxn *txn);
+extern void txn_sweep(Publisher *pub);
+
+/* sender.c */
+extern void sender_init(Publisher *pub);
+extern void sender_shutdown(void);
+extern StringInfo sender_begin(Publisher *pub, TransactionId xid, char type);
+extern void sender_end(Publisher *pub, PubTxn *txn);
+extern void sender_cancel(Publisher *pub);
+extern void sender_raw(Publisher *pub, const char *data, int len);
+extern void sender_name_subxact(Publisher *pub, PubTxn *txn, TransactionId xid);
+extern void sender_abort(Publisher *pub, TransactionId topxid, TransactionId subxid,
+						 XLogRecPtr lsn, TimestampTz time);
+extern void sender_commit(Publisher *pub, TransactionId xid, XLogRecPtr commit_lsn,
+						  XLogRecPtr end_lsn, TimestampTz time);
+extern void sender_make_room(Publisher *pub, Size len);
+extern void sender_covered(Publisher *pub, XLogRecPtr lsn);
+extern void sender_flush(Publisher *pub);
+
+/* replay.c */
+extern void replay_init(Publisher *pub);
+
+#endif							/* PGPARREP_PUBLISHER_H */

@@ -1,0 +1,367 @@
+/*-------------------------------------------------------------------------
+ *
+ * sender.c
+ *	  Batches frames into CopyData messages and keeps positions honest.
+ *
+ * Frames collect in one buffer that begins with room for the walsender's
+ * message header; a batch costs one call of the walsender's write function.
+ *
+ * I1.	The position in a message's header (covered) never goes down, and every
+ *		commit whose record ends at or before it is in that message or in an
+ *		earlier one.  Clients confirm header positions.
+ * I2.	No keepalive announces a position beyond the start of the first record
+ *		whose output is still in the batch (pending_lsn).  The walsender fills
+ *		in the end of the last record that it decoded, sent or not, and a
+ *		client that has nothing else to wait for confirms it: after a
+ *		reconnect, the batched commits would be gone.
+ * I3.	The batch is empty before the walsender waits for WAL, so a commit
+ *		on an idle server is not delayed.
+ *
+ * For I2 the public table of communication functions is replaced, for I3 the
+ * WAL reader's page_read function; sender_shutdown undoes the former, also
+ * from the reset of the decoding context after an error.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xlog.h"
+#include "access/xlogrecovery.h"
+#include "fstream.h"
+#include "libpq/libpq.h"
+#include "miscadmin.h"
+#include "port/pg_bswap.h"
+#include "publisher.h"
+#include "utils/memutils.h"
+
+/*
+ * A batch is sent when it has this size.  It saves system calls: some hundred
+ * changes fit.  Larger ones save nothing measurable and delay the client.
+ */
+#define BATCH_SIZE			(32 * 1024)
+
+/* Buffers that a huge row has made larger than this are given back. */
+#define BATCH_KEEP_SIZE		(1024 * 1024)
+
+/*
+ * While the reader is behind and finds little to send, a batch must not wait
+ * for company for ever.  Checked once per page of WAL.
+ */
+#define MAX_PENDING_MS		10
+#define MAX_PENDING_PAGES	64
+
+/* Pages of WAL between two looks for transactions that a crash has ended. */
+#define SWEEP_PAGES			64
+
+/* Set by sender_init, cleared by sender_shutdown. */
+static const PQcommMethods *outer_methods = NULL;
+static PQcommMethods our_methods;
+
+static int	drain_page_read(XLogReaderState *state, XLogRecPtr page, int reqlen,
+							XLogRecPtr target, char *buf);
+static void capped_putmessage_noblock(char msgtype, const char *s, size_t len);
+
+void
+sender_init(Publisher *pub)
+{
+	MemoryContext old = MemoryContextSwitchTo(pub->cxt);
+
+	pub->batch = makeStringInfo();
+	pub->header = makeStringInfo();
+	MemoryContextSwitchTo(old);
+
+	if (!pub->streaming)
+		return;
+
+	pub->page_read = pub->ctx->reader->routine.page_read;
+	pub->ctx->reader->routine.page_read = drain_page_read;
+
+	our_methods = *PqCommMethods;
+	our_methods.putmessage_noblock = capped_putmessage_noblock;
+	outer_methods = PqCommMethods;
+	PqCommMethods = &our_methods;
+}
+
+/*
+ * Must not look at the Publisher: after an error its memory is gone already.
+ */
+void
+sender_shutdown(void)
+{
+	if (outer_methods == NULL)
+		return;
+
+	if (PqCommMethods == &our_methods)
+		PqCommMethods = outer_methods;
+	outer_methods = NULL;
+}
+
+/*
+ * Begin a batch, if none is there.
+ */
+static void
+open_batch(Publisher *pub)
+{
+	LogicalDecodingContext *ctx = pub->ctx;
+	StringInfo	out = ctx->out;
+
+	/* Only the length of the header matters here: leave room for it. */
+	ctx->out = pub->header;
+	pub->prepare_write(ctx, InvalidXLogRecPtr, InvalidTransactionId, false);
+	ctx->out = out;
+
+	pub->batch_head = pub->header->len;
+	enlargeStringInfo(pub->batch, BATCH_SIZE);
+	pub->batch->len = pub->batch_head;
+
+	pub->pending_lsn = ctx->reader->ReadRecPtr;
+	pub->pending_pages = 0;
+	pub->pending_since = pub->streaming ? GetCurrentTimestamp() : 0;
+}
+
+static inline bool
+batch_is_empty(Publisher *pub)
+{
+	/* Also while only the header's room is there: see sender_cancel. */
+	return pub->batch->len == 0;
+}
+
+/*
+ * Begin a frame.  The body goes to the StringInfo returned, then comes
+ * sender_end.
+ */
+StringInfo
+sender_begin(Publisher *pub, TransactionId xid, char type)
+{
+	if (batch_is_empty(pub))
+		open_batch(pub);
+	pub->frame = fstream_begin(pub->batch, xid, type);
+	pub->uncovered = true;
+
+	return pub->batch;
+}
+
+/*
+ * Finish the frame, on behalf of txn if it has one.
+ */
+void
+sender_end(Publisher *pub, PubTxn *txn)
+{
+	fstream_end(pub->batch, pub->frame);
+
+	if (txn != NULL)
+	{
+		txn->sent = true;
+		txn->bytes += pub->batch->len - pub->frame;
+	}
+	if (!pub->streaming)
+		sender_flush(pub);
+}
+
+/*
+ * Take back a frame that sender_begin began.
+ */
+void
+sender_cancel(Publisher *pub)
+{
+	pub->batch->len = pub->frame;
+	if (pub->batch->len <= pub->batch_head)
+		pub->batch->len = 0;
+	pub->batch->data[pub->batch->len] = '\0';
+}
+
+/*
+ * Append complete frames.
+ */
+void
+sender_raw(Publisher *pub, const char *data, int len)
+{
+	if (batch_is_empty(pub))
+		open_batch(pub);
+	appendBinaryStringInfo(pub->batch, data, len);
+	pub->uncovered = true;
+	if (!pub->streaming)
+		sender_flush(pub);
+}
+
+/*
+ * The next change of txn is one of xid, itself or a subtransaction.
+ */
+void
+sender_name_subxact(Publisher *pub, PubTxn *txn, TransactionId xid)
+{
+	if (txn->cur_subxid == xid)
+		return;
+
+	if (batch_is_empty(pub))
+		open_batch(pub);
+	fstream_put_subxact(pub->batch, txn->xid, xid);
+	pub->uncovered = true;
+	txn->cur_subxid = xid;
+	txn->sent = true;
+}
+
+void
+sender_abort(Publisher *pub, TransactionId topxid, TransactionId subxid,
+			 XLogRecPtr lsn, TimestampTz time)
+{
+	if (batch_is_empty(pub))
+		open_batch(pub);
+	fstream_put_abort(pub->batch, topxid, subxid, lsn, time);
+	pub->uncovered = true;
+}
+
+void
+sender_commit(Publisher *pub, TransactionId xid, XLogRecPtr commit_lsn,
+			  XLogRecPtr end_lsn, TimestampTz time)
+{
+	if (batch_is_empty(pub))
+		open_batch(pub);
+	fstream_put_commit(pub->batch, xid, commit_lsn, end_lsn, time);
+	pub->uncovered = true;
+	sender_covered(pub, end_lsn);
+}
+
+/*
+ * About len bytes are to come.  A StringInfo is limited to 1 GB, and a row
+ * that the server itself can send must not fail because of its neighbours.
+ * This also flushes full batches between the changes of one replay or record.
+ */
+void
+sender_make_room(Publisher *pub, Size len)
+{
+	if (!batch_is_empty(pub) && pub->batch->len + len > BATCH_SIZE)
+		sender_flush(pub);
+}
+
+/*
+ * Everything up to lsn is in the batch or sent.
+ *
+ * Records that had no output do not move the position of the batch: a client
+ * that stops at a position drops messages beyond it, and would lose what such
+ * records came after.
+ */
+void
+sender_covered(Publisher *pub, XLogRecPtr lsn)
+{
+	if (!pub->uncovered)
+		return;
+
+	Assert(lsn >= pub->covered);
+	pub->covered = lsn;
+	pub->uncovered = false;
+
+	if (pub->batch->len >= BATCH_SIZE || !pub->streaming)
+		sender_flush(pub);
+}
+
+/*
+ * Hand the batch to the walsender (or to the SQL function).
+ */
+void
+sender_flush(Publisher *pub)
+{
+	LogicalDecodingContext *ctx = pub->ctx;
+	StringInfo	out = ctx->out;
+	XLogRecPtr	lsn;
+	TransactionId xid;
+
+	if (batch_is_empty(pub))
+		return;
+
+	if (pub->streaming)
+	{
+		lsn = pub->covered;
+		xid = InvalidTransactionId;
+	}
+	else
+	{
+		lsn = ctx->write_location;
+		xid = ctx->write_xid;
+	}
+
+	ctx->out = pub->header;
+	pub->prepare_write(ctx, lsn, xid, true);
+	Assert(pub->header->len == pub->batch_head);
+	memcpy(pub->batch->data, pub->header->data, pub->batch_head);
+
+	ctx->out = pub->batch;
+	pub->write(ctx, lsn, xid, true);
+	ctx->out = out;
+
+	if (pub->batch->maxlen > BATCH_KEEP_SIZE)
+	{
+		pfree(pub->batch->data);
+		pub->batch->data = MemoryContextAlloc(pub->cxt, BATCH_SIZE);
+		pub->batch->maxlen = BATCH_SIZE;
+	}
+	resetStringInfo(pub->batch);
+}
+
+/*
+ * Wraps the walsender's page_read, which waits until the WAL asked for is
+ * there.  (I3)
+ *
+ * reader->record is not set in here.
+ */
+static int
+drain_page_read(XLogReaderState *state, XLogRecPtr page, int reqlen,
+				XLogRecPtr target, char *buf)
+{
+	Publisher  *pub = publisher;
+	XLogRecPtr	need = page + reqlen;
+
+	if (++pub->pages_to_sweep >= SWEEP_PAGES)
+	{
+		pub->pages_to_sweep = 0;
+		txn_sweep(pub);
+	}
+
+	if (need > pub->known_flush)
+		pub->known_flush = RecoveryInProgress() ?
+			GetXLogReplayRecPtr(NULL) : GetFlushRecPtr(NULL);
+
+	if (!batch_is_empty(pub))
+	{
+		if (need > pub->known_flush ||
+			++pub->pending_pages >= MAX_PENDING_PAGES ||
+			compat_slot_waits_for_standbys(pub->ctx->slot) ||
+			TimestampDifferenceExceeds(pub->pending_since,
+									   GetCurrentTimestamp(), MAX_PENDING_MS))
+			sender_flush(pub);
+	}
+
+	/* Streamed commits do not report statistics one by one. */
+	if (need > pub->known_flush)
+		UpdateDecodingStats(pub->ctx);
+
+	return pub->page_read(state, page, reqlen, target, buf);
+}
+
+/*
+ * Sends a message to the client, with the position of a keepalive capped.
+ * (I2)
+ */
+static void
+capped_putmessage_noblock(char msgtype, const char *s, size_t len)
+{
+	Publisher  *pub = publisher;
+	char		copy[1 + 8 + 8 + 1];
+	uint64		lsn;
+
+	if (msgtype == 'd' && len == sizeof(copy) && s[0] == 'k' &&
+		pub != NULL && !batch_is_empty(pub))
+	{
+		memcpy(&lsn, s + 1, sizeof(lsn));
+		lsn = pg_ntoh64(lsn);
+		if (lsn > pub->pending_lsn)
+		{
+			lsn = pg_hton64(pub->pending_lsn);
+			memcpy(copy, s, len);
+			memcpy(copy + 1, &lsn, sizeof(lsn));
+			s = copy;
+		}
+	}
+
+	outer_methods->putmessage_noblock(msgtype, s, len);
+}
