@@ -65,7 +65,7 @@ before_change(Target *target, bool needs_turn)
 
 /*
  * Somebody was faster, or the row is not there yet.  Returns false if there
- * is no point in looking again.
+ * is no point in looking again: the turn had come before we looked.
  */
 static bool
 retry_missing(Target *target)
