@@ -70,7 +70,11 @@ static struct
 	int			column;			/* of remote, or -1 */
 }			current_change;
 
+static ErrorContextCallback commit_errcallback;
+
+/* Now, and as of the last commit. */
 static uint64 missing_rows = 0;
+static uint64 missing_rows_before = 0;
 
 static void add_error_context(void *arg);
 
@@ -169,11 +173,37 @@ apply_end(void)
 	pop_snapshot();
 }
 
+/*
+ * Around the commit, where deferred constraints are checked: an error there
+ * has to name the transaction as well.
+ */
+void
+apply_begin_commit(const ApplyTxn *txn)
+{
+	current_txn = *txn;
+	current_change.message_type = "COMMIT";
+	current_change.remote = NULL;
+	current_change.column = -1;
+
+	commit_errcallback.callback = add_error_context;
+	commit_errcallback.arg = NULL;
+	commit_errcallback.previous = error_context_stack;
+	error_context_stack = &commit_errcallback;
+}
+
+void
+apply_end_commit(void)
+{
+	error_context_stack = commit_errcallback.previous;
+	missing_rows_before = missing_rows;
+}
+
 void
 apply_abort(void)
 {
 	snapshot_pushed = false;
 	snapshot_at_turn = false;
+	missing_rows = missing_rows_before;
 	target_forget_all();
 	relation_after_rollback();
 	MemoryContextReset(change_cxt);
