@@ -1043,9 +1043,11 @@ pgparrep_leader_main(WalReceiverConn *connection,
 
 	/*
 	 * Again, since the server has read it: by now no worker of an earlier
-	 * leader can move it any more (pool.c, I1).
+	 * leader can move it any more (pool.c, I1).  Flush up to there: we report
+	 * that position as flushed, but what an earlier leader's workers committed
+	 * may be in memory only.
 	 */
-	start_position = replorigin_session_get_progress(false);
+	start_position = replorigin_session_get_progress(true);
 	last_received = last_commit_end = start_position;
 
 	/*
