@@ -337,8 +337,11 @@ sub replication_start
 sub replication_read
 {
 	my ($client, $timeout) = @_;
-	my ($type, $content) = _message($client, $timeout);
+	my ($type, $content);
 
+	# notices may come at any time
+	do { ($type, $content) = _message($client, $timeout) }
+	  while defined $type && $type eq 'N';
 	return unless defined $type;
 	if ($type eq 'E')
 	{

@@ -110,7 +110,7 @@ conflict_check_unique(Target *target, TupleTableSlot *searchslot,
 	ListCell   *lc;
 
 	/* The row may share values with the one in localslot. */
-	if (!worker_at_turn())
+	if (!apply_saw_turn())
 	{
 		ExecMaterializeSlot(slot);
 		find_release(target);

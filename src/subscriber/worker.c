@@ -82,6 +82,7 @@ static TxnReader reader;
 static Csn	my_csn;
 static PoolTxn *my_txn;
 static bool at_turn;			/* CSN - 1 is known to have committed */
+static bool began_at_turn;		/* ... and was so when the attempt began (I2) */
 static bool applying;			/* local transaction is for my_txn */
 static bool has_baton;			/* I4 */
 static bool published;			/* I5 */
@@ -342,10 +343,10 @@ apply_changes(void)
 static bool
 attempt(void)
 {
-	volatile bool started_at_turn = false;
 	volatile bool done = false;
 
 	published = false;
+	began_at_turn = false;
 	PG_TRY();
 	{
 		ApplyTxn	txn;
@@ -356,7 +357,7 @@ attempt(void)
 		applying = true;
 		reread_subscription();
 		at_turn = false;
-		started_at_turn = worker_at_turn();
+		began_at_turn = worker_at_turn();
 
 		txn.remote_xid = my_txn->remote_xid;
 		txn.commit_lsn = my_txn->commit_lsn;
@@ -391,7 +392,9 @@ attempt(void)
 		/* Not in a callback: deferred triggers come before all callbacks. */
 		worker_wait_turn();
 		order_set_state(WORKER_COMMITTING);
+		apply_begin_commit(&txn);
 		CommitTransactionCommand();
+		apply_end_commit();
 		pg_atomic_fetch_add_u64(&slot->changes, n);
 		done = true;
 	}
@@ -404,13 +407,13 @@ attempt(void)
 		if (published)
 			PG_RE_THROW();		/* I5 */
 		sqlstate = geterrcode();
-		counts = started_at_turn && !shared_is_transient(sqlstate);
+		counts = began_at_turn && !shared_is_transient(sqlstate);
 
 		HOLD_INTERRUPTS();
 		QueryCancelPending = false;
 		if (counts)
 			EmitErrorReport();
-		else if (started_at_turn && pg_atomic_read_u32(&pool->stop) == 0)
+		else if (began_at_turn && pg_atomic_read_u32(&pool->stop) == 0)
 		{
 			MemoryContext oldcxt = MemoryContextSwitchTo(ApplyContext);
 			ErrorData  *edata = CopyErrorData();
@@ -458,6 +461,7 @@ pause_before_retry(long ms)
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 left, compat_wait_event("PgparrepRetry"));
 		ResetLatch(MyLatch);
+		QueryCancelPending = false; /* nothing is open */
 		CHECK_FOR_INTERRUPTS();
 	}
 	order_set_state(WORKER_APPLYING);
@@ -493,12 +497,10 @@ apply_transaction(Csn csn)
 
 	while (!attempt())
 	{
-		bool		was_turn = order_at_turn(csn);
-
 		order_exit_if_stopped();
 		pg_atomic_fetch_add_u64(&slot->retries, 1);
 		pg_atomic_fetch_add_u64(&leader->retries, 1);
-		if (was_turn && at_turn)
+		if (began_at_turn)
 		{
 			/* Nothing to wait for but better times. */
 			pause_before_retry(pause);
