@@ -485,6 +485,8 @@ set_dependencies(TxnBuffer *txn, PoolTxn *ptxn, Csn csn)
 				}
 				if (domain == NULL)
 					conflict = CONFLICT_ALL;
+				if (conflict == CONFLICT_ALL)
+					ptxn->flags |= PTXN_ALONE;
 				rec->wait_csn = depend_change(depend, domain,
 											  (DependKind) conflict,
 											  rec->nkeys, change_keys(rec));
