@@ -272,6 +272,16 @@ check('truncate and DDL', q{
 	INSERT INTO fresh VALUES (2);
 	ALTER PUBLICATION p DROP TABLE fresh;
 	INSERT INTO fresh VALUES (3);
+	-- a catalog change that the plugin is not asked about, in another
+	-- subtransaction than the row
+	BEGIN;
+	SAVEPOINT a;
+	ALTER PUBLICATION p ADD TABLE fresh;
+	RELEASE a;
+	SAVEPOINT b;
+	INSERT INTO fresh VALUES (4);
+	COMMIT;
+	INSERT INTO fresh VALUES (5);
 	ALTER TABLE t RENAME TO t2;
 	INSERT INTO t2 (id) VALUES (707);
 	CREATE SCHEMA s;
