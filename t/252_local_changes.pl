@@ -90,6 +90,9 @@ UPDATE shaped SET c = c + 1, b = 'u' || :to WHERE id = :id;
 UPDATE parts SET id = :to, c = c + 1 WHERE id = :id AND NOT EXISTS (SELECT FROM parts WHERE id = :to);
 UPDATE parts SET id = :id, b = 'back' WHERE id = :to AND NOT EXISTS (SELECT FROM parts WHERE id = :id);
 });
+my $amcheck = $subscriber->safe_psql('postgres', "SELECT count(*) FROM pg_available_extensions WHERE name = 'amcheck'");
+$subscriber->safe_psql('postgres', 'CREATE EXTENSION amcheck') if $amcheck;
+
 my $rounds = 0;
 my $end = time() + $seconds - 1;
 while (time() < $end)
@@ -99,6 +102,8 @@ while (time() < $end)
 		'CREATE INDEX CONCURRENTLY shaped_c ON shaped (c)',
 		'BEGIN; ALTER TABLE shaped DROP b; ALTER TABLE shaped ADD b text; COMMIT',
 		'ALTER TABLE shaped DROP extra',
+		# has everything that was stored while it was built?
+		$amcheck ? q{SELECT bt_index_check('shaped_c', true)} : 'SELECT 1',
 		'DROP INDEX CONCURRENTLY shaped_c',
 		'ANALYZE shaped',
 		q{BEGIN;
