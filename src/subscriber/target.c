@@ -137,10 +137,7 @@ reopen_kept(Target *target, Relation rel)
 
 		relinfo->ri_IndexRelationDescs[i] = index;
 
-		/*
-		 * The one thing that CREATE INDEX CONCURRENTLY changes without
-		 * invalidating the table.
-		 */
+		/* a change of pg_index as such invalidates only the index */
 		relinfo->ri_IndexRelationInfo[i]->ii_ReadyForInserts =
 			index->rd_index->indisready;
 	}
