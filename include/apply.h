@@ -8,9 +8,11 @@
  *
  *		StartTransactionCommand
  *		apply_begin
- *			apply_change | apply_truncate ...
+ *			apply_change | apply_truncate | apply_next ...
  *		apply_end
+ *		apply_begin_commit
  *		CommitTransactionCommand
+ *		apply_end_commit
  *
  * or, after an error anywhere in it, AbortCurrentTransaction and apply_abort.
  *
@@ -53,6 +55,9 @@ extern void apply_forget_relation(uint32 version);
 
 extern void apply_begin(const ApplyTxn *txn);
 
+/* Changes of another remote transaction follow, in the same local one. */
+extern void apply_next(const ApplyTxn *txn);
+
 /*
  * Applies one insert ('I'), update ('U') or delete ('D') of the relation with
  * the given version.  body is the message's body after its type byte (it
@@ -71,6 +76,13 @@ extern void apply_truncate(int nrels, const uint32 *versions, uint8 flags);
 
 /* Closes what the transaction had open; before it commits. */
 extern void apply_end(void);
+
+/*
+ * Around the commit.  Also of a transaction of which nothing was applied, for
+ * which apply_begin was not called.
+ */
+extern void apply_begin_commit(const ApplyTxn *txn);
+extern void apply_end_commit(void);
 
 /* Forgets what the transaction had open; after it was rolled back. */
 extern void apply_abort(void);

@@ -31,16 +31,29 @@ for ($publisher, $subscriber)
 $publisher->safe_psql('postgres', 'CREATE TABLE unpublished (v text); CREATE PUBLICATION pub FOR TABLE slow, fast');
 $subscriber->safe_psql(
 	'postgres', q{
-	CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN PERFORM pg_sleep(5); RETURN NEW; END$$;
+	CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS $$
+	BEGIN
+		PERFORM pg_advisory_xact_lock_shared(1);
+		RETURN NEW;
+	END $$;
 	CREATE TRIGGER wait BEFORE INSERT ON slow FOR EACH ROW EXECUTE FUNCTION wait();
 	ALTER TABLE slow ENABLE ALWAYS TRIGGER wait});
 create_subscription($publisher, $subscriber, worker_number => 4);
+# the end of the initial copy is committed without a flush, by stock too
+$subscriber->safe_psql('postgres', 'CHECKPOINT');
+
+# A session that holds up the transactions that insert into "slow".
+sub hold
+{
+	my $s = session($subscriber);
+	$s->query('SELECT pg_advisory_lock(1)');
+	return $s;
+}
 
 # ---------- one transaction takes long, the others wait behind it; WAL goes on elsewhere
 
-my $leader = leader_pid($subscriber);
 my $offset = log_size($publisher);
-my $before = $publisher->safe_psql('postgres', 'SELECT pg_current_wal_insert_lsn()');
+my $held = hold();
 
 $publisher->safe_psql('postgres', 'INSERT INTO slow VALUES (1)');
 $publisher->safe_psql('postgres', "INSERT INTO fast (v) VALUES ($_)") for 1 .. 20;
@@ -55,15 +68,19 @@ is( $publisher->safe_psql(
 		'postgres', "SELECT confirmed_flush_lsn < '$behind' FROM pg_replication_slots WHERE slot_name = 'sub'"),
 	't', 'nothing of it is confirmed');
 kill_9_all($subscriber);
+$held->quit;
 wait_caught_up($publisher, $subscriber);
 compare_tables($publisher, $subscriber, 'killed while one was slow', qw(slow fast));
 
 # ---------- longer than both timeouts: nobody gives up
 
-$leader = leader_pid($subscriber);
+my $leader = leader_pid($subscriber);
 $offset = log_size($publisher);
+$held = hold();
 $publisher->safe_psql('postgres', 'INSERT INTO slow VALUES (2)');
 $publisher->safe_psql('postgres', "INSERT INTO fast (v) VALUES ($_)") for 21 .. 40;
+usleep(6_000_000);
+$held->quit;
 wait_caught_up($publisher, $subscriber);
 compare_tables($publisher, $subscriber, 'slower than the timeouts', qw(slow fast));
 if (!stock_only())

@@ -390,6 +390,7 @@ sub compare_tables
 		       || coalesce(sum(hashtextextended(ROW($columns)::text, 0)::numeric), 0)
 		   FROM $_}
 	} @tables;
+	$query .= "\nORDER BY 1";		# a parallel plan has no order
 	my $expected = $publisher->safe_psql('postgres', $query);
 	my $found = $subscriber->safe_psql('postgres', $query);
 

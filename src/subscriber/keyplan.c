@@ -369,8 +369,16 @@ make_plan(RelVersion *version, Relation rel)
 	foreach(lc, indexes)
 	{
 		Oid			indexoid = lfirst_oid(lc);
-		Relation	idxrel = index_open(indexoid, AccessShareLock);
+		Relation	idxrel;
 		KeyIndex   *index = &plan->indexes[plan->nindexes];
+
+		/* Being rebuilt; an invalidation tells when that is over (I1). */
+		if (!ConditionalLockRelationOid(indexoid, AccessShareLock))
+		{
+			plan->insert = plan->update = plan->delete = CONFLICT_ALL;
+			continue;
+		}
+		idxrel = index_open(indexoid, NoLock);
 
 		if (idxrel->rd_index->indisexclusion ||
 			(idxrel->rd_index->indisunique && !idxrel->rd_index->indimmediate))

@@ -128,6 +128,7 @@ static TimestampTz last_start_at = 0;
 static TimestampTz last_stat_at = 0;
 
 static void drain(void);
+static void maybe_reread_subscription_here(void);
 
 /* A transaction of the leader's own; memory stays where it was. */
 static MemoryContext tx_caller_mcxt;
@@ -385,6 +386,10 @@ pause_until(bool (*done) (void), Csn csn)
 			feedback_send(last_received, false, true, false);
 			report_statistics();
 			last = now;
+
+			/* The wait may be for a lock, the subscription disabled meanwhile. */
+			AcceptInvalidationMessages();
+			maybe_reread_subscription_here();
 		}
 		last_message_at = now;
 	}
@@ -480,6 +485,8 @@ set_dependencies(TxnBuffer *txn, PoolTxn *ptxn, Csn csn)
 				}
 				if (domain == NULL)
 					conflict = CONFLICT_ALL;
+				if (conflict == CONFLICT_ALL)
+					ptxn->flags |= PTXN_ALONE;
 				rec->wait_csn = depend_change(depend, domain,
 											  (DependKind) conflict,
 											  rec->nkeys, change_keys(rec));
@@ -1004,10 +1011,9 @@ leader_loop(void)
 		MemoryContextSwitchTo(message_mcxt);
 		if (len < 0)
 		{
+			/* Nobody is there to hear of what is still to be applied. */
 			ereport(LOG,
 					(errmsg("data stream from publisher has ended")));
-			drain();
-			feedback_send(last_received, true, true, false);
 			proc_exit(0);
 		}
 		housekeeping();
@@ -1043,9 +1049,11 @@ pgparrep_leader_main(WalReceiverConn *connection,
 
 	/*
 	 * Again, since the server has read it: by now no worker of an earlier
-	 * leader can move it any more (pool.c, I1).
+	 * leader can move it any more (pool.c, I1).  Flush up to there: we report
+	 * that position as flushed, but what an earlier leader's workers committed
+	 * may be in memory only.
 	 */
-	start_position = replorigin_session_get_progress(false);
+	start_position = replorigin_session_get_progress(true);
 	last_received = last_commit_end = start_position;
 
 	/*

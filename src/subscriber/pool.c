@@ -76,6 +76,9 @@ pool_create(RepOriginId origin, const char *origin_name)
 	leader_slot = shared_take_leader_slot(MyLogicalRepWorker->subid,
 										  MyLogicalRepWorker->dbid);
 
+	/* Runs before the callback that gives up our place as apply worker (I1). */
+	before_shmem_exit(pool_exit, (Datum) 0);
+
 	pool->subid = MyLogicalRepWorker->subid;
 	pool->dbid = MyLogicalRepWorker->dbid;
 	pool->userid = MyLogicalRepWorker->userid;
@@ -85,9 +88,6 @@ pool_create(RepOriginId origin, const char *origin_name)
 	pool->origin = origin;
 	strlcpy(pool->origin_name, origin_name, sizeof(pool->origin_name));
 	pool->dsa = dsa_get_handle(area);
-	StartTransactionCommand();	/* it looks up temp_tablespaces */
-	FileSetInit(&pool->fileset);
-	CommitTransactionCommand();
 	pg_atomic_init_u64(&pool->handed, 0);
 	pg_atomic_init_u64(&pool->claimed, 0);
 	pg_atomic_init_u64(&pool->committed, 0);
@@ -101,8 +101,9 @@ pool_create(RepOriginId origin, const char *origin_name)
 	for (int i = 0; i < POOL_RING_SIZE; i++)
 		pg_atomic_init_u32(&pool->ring[i].worker, 0);
 
-	/* Runs before the callback that gives up our place as apply worker (I1). */
-	before_shmem_exit(pool_exit, (Datum) 0);
+	StartTransactionCommand();	/* it looks up temp_tablespaces */
+	FileSetInit(&pool->fileset);
+	CommitTransactionCommand();
 	MemoryContextSwitchTo(oldcxt);
 	return pool;
 }

@@ -62,6 +62,7 @@ before_change(Target *target, bool needs_turn)
 	if (likely(!needs_turn))
 		return;
 
+	worker_require_alone();
 	if (!apply_wait_turn())
 		apply_new_snapshot();
 }
@@ -74,7 +75,7 @@ before_change(Target *target, bool needs_turn)
 static bool
 wait_to_look_again(Target *target)
 {
-	if (worker_at_turn())
+	if (apply_saw_turn())
 		return false;
 
 	find_release(target);
@@ -222,7 +223,7 @@ move_row(Target *leaf, RowResult *rowresult)
 	}
 
 	/* Waits before the old row is gone, or not at all. */
-	if (newleaf->map->needs_turn && !worker_at_turn())
+	if (newleaf->map->needs_turn && !apply_saw_turn())
 	{
 		find_release(leaf);
 		apply_wait_turn();

@@ -48,6 +48,7 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "replication/logicallauncher.h"
+#include "replication/origin.h"
 #include "replication/walreceiver.h"
 #include "replication/worker_internal.h"
 #include "storage/ipc.h"
@@ -412,6 +413,12 @@ takeover_startstreaming(WalReceiverConn *conn, const WalRcvStreamOptions *option
 
 	serial_apply_worker = true;
 	serial_wanted_parallel = worker_number > 1;
+
+	/*
+	 * The server reports the position it starts at as flushed.  Parallel
+	 * workers may have committed up to there a moment ago without a flush.
+	 */
+	(void) replorigin_session_get_progress(true);
 
 	return STOCK(walrcv_startstreaming) (conn, options);
 }

@@ -30,6 +30,7 @@
 
 #include <fcntl.h>
 
+#include "access/transam.h"
 #include "common/hashfn.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
@@ -420,17 +421,38 @@ txnbuf_pin_relation(TxnBuffer *txn, RelVersion *rel)
 
 /*
  * The changes that follow belong to a subtransaction (or to the top).
- * Remembers where a subtransaction began, the first time it is named.
+ * Remembers where a subtransaction began.
+ *
+ * Subtransactions are a stack on the publisher: while one is in progress, all
+ * that began later are below it, and it cannot write before they have ended.
+ * So whichever it finds with a later xid have been released into this one,
+ * which now answers for their changes.  What is left is sorted by xid, and each
+ * is looked at once: a transaction can have a million of them.
  */
 void
 txnbuf_subxact(TxnBuffer *txn, TransactionId subxid)
 {
+	uint64		start = txn->bytes;
+	uint64		nchanges = txn->nchanges;
+
 	txn->subxid = subxid;
 	if (subxid == txn->xid)
+	{
+		txn->nsubxacts = 0;		/* only all can be undone from here on */
 		return;
-	for (int i = txn->nsubxacts - 1; i >= 0; i--)
-		if (txn->subxacts[i].xid == subxid)
+	}
+	while (txn->nsubxacts > 0)
+	{
+		SubXact    *last = &txn->subxacts[txn->nsubxacts - 1];
+
+		if (last->xid == subxid)
 			return;
+		if (TransactionIdPrecedes(last->xid, subxid))
+			break;
+		start = last->start;
+		nchanges = last->nchanges;
+		txn->nsubxacts--;
+	}
 
 	if (txn->nsubxacts == txn->maxsubxacts)
 	{
@@ -439,12 +461,12 @@ txnbuf_subxact(TxnBuffer *txn, TransactionId subxid)
 			txn->subxacts = MemoryContextAlloc(buf_mcxt,
 											   txn->maxsubxacts * sizeof(SubXact));
 		else
-			txn->subxacts = repalloc(txn->subxacts,
-									 txn->maxsubxacts * sizeof(SubXact));
+			txn->subxacts = repalloc_huge(txn->subxacts,
+										  txn->maxsubxacts * sizeof(SubXact));
 	}
 	txn->subxacts[txn->nsubxacts].xid = subxid;
-	txn->subxacts[txn->nsubxacts].start = txn->bytes;
-	txn->subxacts[txn->nsubxacts].nchanges = txn->nchanges;
+	txn->subxacts[txn->nsubxacts].start = start;
+	txn->subxacts[txn->nsubxacts].nchanges = nchanges;
 	txn->nsubxacts++;
 }
 
@@ -500,6 +522,8 @@ txnbuf_abort_subxact(TxnBuffer *txn, TransactionId subxid)
 {
 	for (int i = txn->nsubxacts - 1; i >= 0; i--)
 	{
+		if (TransactionIdPrecedes(txn->subxacts[i].xid, subxid))
+			break;
 		if (txn->subxacts[i].xid == subxid)
 		{
 			truncate_to(txn, txn->subxacts[i].start);
@@ -508,7 +532,11 @@ txnbuf_abort_subxact(TxnBuffer *txn, TransactionId subxid)
 			break;
 		}
 	}
-	/* Not there: it had no change, or its parent was cut off already. */
+
+	/*
+	 * Not there: it had no change, or its parent, which aborts with it, has
+	 * been or is to be cut off.
+	 */
 }
 
 /* Keeps uncommitted transactions within their bounds; after an append. */
