@@ -10,7 +10,9 @@
  *		apply_begin
  *			apply_change | apply_truncate ...
  *		apply_end
+ *		apply_begin_commit
  *		CommitTransactionCommand
+ *		apply_end_commit
  *
  * or, after an error anywhere in it, AbortCurrentTransaction and apply_abort.
  *
@@ -71,6 +73,13 @@ extern void apply_truncate(int nrels, const uint32 *versions, uint8 flags);
 
 /* Closes what the transaction had open; before it commits. */
 extern void apply_end(void);
+
+/*
+ * Around the commit.  Also of a transaction of which nothing was applied, for
+ * which apply_begin was not called.
+ */
+extern void apply_begin_commit(const ApplyTxn *txn);
+extern void apply_end_commit(void);
 
 /* Forgets what the transaction had open; after it was rolled back. */
 extern void apply_abort(void);

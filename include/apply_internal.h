@@ -159,6 +159,9 @@ typedef struct Target
 extern MemoryContext apply_txn_cxt; /* until the end of the transaction */
 extern void apply_set_column(int remote);
 extern bool apply_wait_turn(void);
+
+/* Was it our turn before the active snapshot was taken (apply.c, I4)? */
+extern bool apply_saw_turn(void);
 extern void apply_new_snapshot(void);
 extern void apply_count_missing(void);
 

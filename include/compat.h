@@ -351,26 +351,30 @@ compat_index_beginscan(Relation heap, Relation index, Snapshot snapshot,
 }
 
 /*
- * 18: a unique violation is found after the row is in, and is reported with
- * both rows; *conflict says that there may be one.  Before, the index access
- * method raises the error.
+ * Inserts index entries for a row.  Returns the unique indexes that may hold
+ * another row with the same values, for conflict_check_unique, instead of
+ * raising an error: from 18 on always, since core reports both rows there;
+ * before, if lenient.
  */
 static inline List *
 compat_insert_index_tuples(ResultRelInfo *relinfo, TupleTableSlot *slot,
 						   EState *estate, bool update,
-						   TU_UpdateIndexes update_indexes, bool *conflict)
+						   TU_UpdateIndexes update_indexes, bool lenient)
 {
 #if PG_VERSION_NUM >= 180000
 	List	   *arbiters = relinfo->ri_onConflictArbiterIndexes;
+	bool		conflict = false;
+	List	   *recheck;
 
-	return ExecInsertIndexTuples(relinfo, slot, estate, update,
-								 arbiters != NIL, conflict, arbiters,
-								 update_indexes == TU_Summarizing);
+	recheck = ExecInsertIndexTuples(relinfo, slot, estate, update,
+									arbiters != NIL, &conflict, arbiters,
+									update_indexes == TU_Summarizing);
+	return conflict ? recheck : NIL;
 #elif PG_VERSION_NUM >= 160000
-	return ExecInsertIndexTuples(relinfo, slot, estate, update, false, NULL,
+	return ExecInsertIndexTuples(relinfo, slot, estate, update, lenient, NULL,
 								 NIL, update_indexes == TU_Summarizing);
 #else
-	return ExecInsertIndexTuples(relinfo, slot, estate, update, false, NULL,
+	return ExecInsertIndexTuples(relinfo, slot, estate, update, lenient, NULL,
 								 NIL);
 #endif
 }

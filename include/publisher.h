@@ -108,6 +108,7 @@ typedef struct RelPlan
 	MemoryContext cxt;			/* of all below; NULL if nothing */
 
 	PlanKind	kind;
+	char	   *name;			/* with schema, for messages; PLAN_STREAM only */
 	bool		pubinsert;
 	bool		pubupdate;
 	bool		pubdelete;

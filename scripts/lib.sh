@@ -171,7 +171,8 @@ build_private_postgres() {
 server_settings() {
 	say "wal_level = logical"
 	say "shared_preload_libraries = 'pgparrep'"
-	if postgres --describe-config | grep -q '^output_plugin_libraries	'; then
+	# not grep -q, which would leave postgres with a broken pipe
+	if postgres --describe-config | grep '^output_plugin_libraries	' >/dev/null; then
 		say "output_plugin_libraries = 'pgoutput, test_decoding, pgparrep'"
 	fi
 }

@@ -743,12 +743,12 @@ sub query
 	$self->{out} = '';
 	$self->{timer}->start($PostgreSQL::Test::Utils::timeout_default);
 	$self->{in} .= "$sql;\n\\echo $mark\n";
-	until ($self->{out} =~ /^(.*?)\n?\Q$mark\E\n/s)
+	until ($self->{out} =~ /^\Q$mark\E\n/m)
 	{
 		croak "session ended: $self->{err}" unless $self->{run}->pumpable;
 		$self->{run}->pump;
 	}
-	return $1;
+	return $self->{out} =~ s/\n?\Q$mark\E\n.*//sr;
 }
 
 sub quit

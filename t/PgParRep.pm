@@ -22,6 +22,7 @@ our @EXPORT = qw(
   read_binary
   relation_columns
   describe_transaction
+  install_random_work
   replication_connect
   replication_start
   replication_read
@@ -52,6 +53,104 @@ sub publisher_node
 	}
 
 	return $node;
+}
+
+# Tables, a publication p and functions that do random work: some_changes() and
+# some_ddl().  The files commit.sql and ddl.sql of the node's directory are
+# scripts for pgbench.
+sub install_random_work
+{
+	my ($node) = @_;
+	my $dir = $node->basedir;
+
+	$node->safe_psql(
+		'postgres', q{
+	CREATE TABLE a (id int PRIMARY KEY, v int, big text, m text);
+	ALTER TABLE a ALTER big SET STORAGE EXTERNAL;
+	CREATE TABLE b (id int PRIMARY KEY, v int, big text, m text);
+	ALTER TABLE b REPLICA IDENTITY FULL;
+	CREATE TABLE f (id int PRIMARY KEY, v int, big text, m text);
+	ALTER TABLE f REPLICA IDENTITY FULL;
+	CREATE TABLE off (id int PRIMARY KEY, v int, big text, m text);
+	CREATE TABLE part (id int PRIMARY KEY, v int, big text, m text) PARTITION BY HASH (id);
+	CREATE TABLE part0 PARTITION OF part FOR VALUES WITH (MODULUS 2, REMAINDER 0);
+	CREATE TABLE part1 PARTITION OF part FOR VALUES WITH (MODULUS 2, REMAINDER 1);
+	CREATE PUBLICATION p FOR TABLE a, b, part, f WHERE (v > 50);
+
+	CREATE FUNCTION one_change() RETURNS void LANGUAGE plpgsql AS $$
+	DECLARE
+		t text := (ARRAY['a', 'a', 'b', 'b', 'f', 'off', 'part'])[1 + floor(random() * 7)];
+		k int := floor(random() * 200);
+		big text := CASE WHEN random() < 0.2 THEN repeat(md5(random()::text), 300) END;
+	BEGIN
+		CASE floor(random() * 6)
+		WHEN 0 THEN
+			EXECUTE format('INSERT INTO %I (id, v, big) VALUES ($1, $2, $3) ON CONFLICT (id) DO UPDATE SET v = $2, big = $3', t) USING k, k % 100, big;
+		WHEN 1 THEN
+			EXECUTE format('UPDATE %I SET v = v + 1 WHERE id = $1', t) USING k;
+		WHEN 2 THEN
+			EXECUTE format('UPDATE %I SET big = $2, m = $2 WHERE id = $1', t) USING k, big;
+		WHEN 3 THEN
+			EXECUTE format('DELETE FROM %I WHERE id = $1', t) USING k;
+		WHEN 4 THEN
+			EXECUTE format('INSERT INTO %I (id, v, big) SELECT i, i %% 100, $2 FROM generate_series($1, $1 + 5) i ON CONFLICT DO NOTHING', t) USING k, big;
+		ELSE
+			EXECUTE format('UPDATE %I SET id = id + 1000 * floor(random() * 3)::int WHERE id = $1', t) USING k;
+		END CASE;
+	EXCEPTION WHEN unique_violation THEN NULL;
+	END $$;
+
+	CREATE FUNCTION some_changes() RETURNS void LANGUAGE plpgsql AS $$
+	BEGIN
+		FOR i IN 1 .. 1 + floor(random() * 8) LOOP
+			BEGIN
+				PERFORM one_change();
+				-- Transactional ones only at the top: core queues a message at
+				-- its end, where the next change of another subtransaction
+				-- begins, and replays such a pair in either order.
+				IF random() < 0.2 THEN
+					PERFORM pg_logical_emit_message(false, 'm', 'x');
+				END IF;
+				BEGIN
+					PERFORM one_change();
+					IF random() < 0.3 THEN RAISE division_by_zero; END IF;
+				EXCEPTION WHEN division_by_zero THEN NULL;
+				END;
+				IF random() < 0.2 THEN RAISE division_by_zero; END IF;
+			EXCEPTION WHEN division_by_zero THEN NULL;
+			END;
+		END LOOP;
+	END $$;
+
+	CREATE FUNCTION some_ddl() RETURNS void LANGUAGE plpgsql AS $$
+	DECLARE
+		t text := (ARRAY['a', 'b', 'f', 'off', 'part'])[1 + floor(random() * 5)];
+	BEGIN
+		SET LOCAL lock_timeout = '200ms';
+		CASE floor(random() * 7)
+		WHEN 0 THEN EXECUTE format('ALTER TABLE %I ADD IF NOT EXISTS x int DEFAULT 7', t);
+		WHEN 1 THEN EXECUTE format('ALTER TABLE %I DROP IF EXISTS x', t);
+		WHEN 2 THEN EXECUTE format('TRUNCATE %I', t);
+		WHEN 3 THEN CREATE TEMP TABLE IF NOT EXISTS tmp AS SELECT 1;
+		WHEN 4 THEN EXECUTE format('ALTER TABLE %I ALTER m TYPE varchar', t);
+		WHEN 5 THEN EXECUTE format('ALTER TABLE %I ALTER m TYPE text', t);
+		ELSE EXECUTE format('CREATE INDEX ON %I (v)', t);
+		END CASE;
+	EXCEPTION WHEN lock_not_available OR deadlock_detected OR undefined_object OR duplicate_object OR unique_violation OR internal_error THEN NULL;
+	END $$;
+	});
+	append_to_file("$dir/commit.sql", q{
+SELECT setseed(:client_id / 100.0 + random() / 10);
+BEGIN; SELECT some_changes(); SELECT some_changes(); COMMIT;
+SELECT some_changes();
+BEGIN; SELECT some_changes(); ROLLBACK;
+});
+	append_to_file("$dir/ddl.sql", q{
+SELECT some_ddl();
+BEGIN; SELECT some_changes(); SELECT some_ddl(); SELECT some_changes(); COMMIT;
+BEGIN; SELECT some_changes(); SAVEPOINT s; SELECT some_ddl(); SELECT some_changes(); ROLLBACK TO s; SELECT some_changes(); COMMIT;
+});
+	return;
 }
 
 sub read_binary
@@ -337,8 +436,11 @@ sub replication_start
 sub replication_read
 {
 	my ($client, $timeout) = @_;
-	my ($type, $content) = _message($client, $timeout);
+	my ($type, $content);
 
+	# notices may come at any time
+	do { ($type, $content) = _message($client, $timeout) }
+	  while defined $type && $type eq 'N';
 	return unless defined $type;
 	if ($type eq 'E')
 	{

@@ -673,6 +673,9 @@ make_plan(Publisher *pub, RelPlan *plan)
 	plan->values = palloc(natts * sizeof(Datum));
 	plan->nulls = palloc(natts * sizeof(bool));
 	plan->cols = palloc0(natts * sizeof(PlanColumn));
+	plan->name = psprintf("%s.%s",
+						  get_namespace_name(RelationGetNamespace(rel)),
+						  RelationGetRelationName(rel));
 	plan->oldkind = rel->rd_rel->relreplident == REPLICA_IDENTITY_FULL ? 'O' : 'K';
 
 	initStringInfo(&bundle);

@@ -47,6 +47,9 @@ static bool filter_xact(Publisher *pub, XLogReaderState *r, bool unwanted);
 static bool filter_message(Publisher *pub, XLogReaderState *r);
 static bool leave_to_core(Publisher *pub, XLogReaderState *r);
 
+/* The relation whose row is being formatted, for error messages, or NULL. */
+static RelPlan *current_plan = NULL;
+
 /*
  * Errors inside of the filter carry no position otherwise.
  */
@@ -55,8 +58,13 @@ reader_error_context(void *arg)
 {
 	XLogReaderState *r = (XLogReaderState *) arg;
 
-	errcontext("WAL record at %X/%X, transaction %u",
-			   LSN_FORMAT_ARGS(r->ReadRecPtr), XLogRecGetXid(r));
+	if (current_plan != NULL)
+		errcontext("WAL record at %X/%X, transaction %u, relation \"%s\"",
+				   LSN_FORMAT_ARGS(r->ReadRecPtr), XLogRecGetXid(r),
+				   current_plan->name);
+	else
+		errcontext("WAL record at %X/%X, transaction %u",
+				   LSN_FORMAT_ARGS(r->ReadRecPtr), XLogRecGetXid(r));
 }
 
 /*
@@ -182,6 +190,7 @@ send_row(Publisher *pub, PubTxn *txn, TransactionId xid, RelPlan *plan,
 	bundle_require(pub, plan->sent, &plan->bundle);
 	sender_name_subxact(pub, txn, xid);
 
+	current_plan = plan;
 	PG_TRY();
 	{
 		bool		catalog = row_needs_catalog(plan);
@@ -210,6 +219,7 @@ send_row(Publisher *pub, PubTxn *txn, TransactionId xid, RelPlan *plan,
 	}
 	PG_CATCH();
 	{
+		current_plan = NULL;
 		MemoryContextSwitchTo(cxt);
 		if (begun)
 			sender_cancel(pub);
@@ -221,6 +231,7 @@ send_row(Publisher *pub, PubTxn *txn, TransactionId xid, RelPlan *plan,
 		txn_defer_error(pub, txn, xid);
 	}
 	PG_END_TRY();
+	current_plan = NULL;
 }
 
 /*

@@ -22,6 +22,9 @@
  *	   while waiting for our turn.  Row lookups depend on it (find.c).
  * I2. After a wait for our turn the snapshot is a new one.
  * I3. What a change allocates is gone when the next one comes.
+ * I4. What was seen counts only if it was our turn before we looked.  That it
+ *	   is our turn now says nothing: the transaction before ours may have
+ *	   committed between the look and the question.
  *
  *-------------------------------------------------------------------------
  */
@@ -55,8 +58,9 @@ static MemoryContext change_cxt = NULL;
 static ApplyTxn current_txn;
 static const char *origin_name = NULL;
 
-/* Is our snapshot pushed? */
+/* Is our snapshot pushed, and was it our turn before it was taken? */
 static bool snapshot_pushed = false;
+static bool snapshot_at_turn = false;
 
 /* What is being applied right now, for error messages. */
 static struct
@@ -66,7 +70,11 @@ static struct
 	int			column;			/* of remote, or -1 */
 }			current_change;
 
+static ErrorContextCallback commit_errcallback;
+
+/* Now, and as of the last commit. */
 static uint64 missing_rows = 0;
+static uint64 missing_rows_before = 0;
 
 static void add_error_context(void *arg);
 
@@ -106,6 +114,7 @@ static void
 push_snapshot(void)
 {
 	Assert(!snapshot_pushed);
+	snapshot_at_turn = worker_at_turn();	/* I4: before it is taken */
 	PushActiveSnapshot(GetTransactionSnapshot());
 	snapshot_pushed = true;
 }
@@ -116,6 +125,7 @@ pop_snapshot(void)
 	if (snapshot_pushed)
 		PopActiveSnapshot();
 	snapshot_pushed = false;
+	snapshot_at_turn = false;
 }
 
 /* Starts something that may run code of users. */
@@ -127,15 +137,22 @@ apply_new_snapshot(void)
 	push_snapshot();
 }
 
+bool
+apply_saw_turn(void)
+{
+	return snapshot_at_turn;
+}
+
 /*
  * Waits until all transactions before ours have committed, and sees them
- * afterwards.  Returns false if that was so already.  The caller holds no
+ * afterwards.  Returns false if that was so already when the active snapshot
+ * was taken, so that everything seen since counts (I4).  The caller holds no
  * buffer pins.
  */
 bool
 apply_wait_turn(void)
 {
-	if (worker_at_turn())
+	if (snapshot_at_turn)
 		return false;
 
 	pop_snapshot();
@@ -162,10 +179,37 @@ apply_end(void)
 	pop_snapshot();
 }
 
+/*
+ * Around the commit, where deferred constraints are checked: an error there
+ * has to name the transaction as well.
+ */
+void
+apply_begin_commit(const ApplyTxn *txn)
+{
+	current_txn = *txn;
+	current_change.message_type = "COMMIT";
+	current_change.remote = NULL;
+	current_change.column = -1;
+
+	commit_errcallback.callback = add_error_context;
+	commit_errcallback.arg = NULL;
+	commit_errcallback.previous = error_context_stack;
+	error_context_stack = &commit_errcallback;
+}
+
+void
+apply_end_commit(void)
+{
+	error_context_stack = commit_errcallback.previous;
+	missing_rows_before = missing_rows;
+}
+
 void
 apply_abort(void)
 {
 	snapshot_pushed = false;
+	snapshot_at_turn = false;
+	missing_rows = missing_rows_before;
 	target_forget_all();
 	relation_after_rollback();
 	MemoryContextReset(change_cxt);

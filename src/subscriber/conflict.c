@@ -18,6 +18,7 @@
 #include "apply_internal.h"
 
 #include "access/commit_ts.h"
+#include "access/genam.h"
 #include "access/xact.h"
 #include "catalog/index.h"
 #include "executor/executor.h"
@@ -27,6 +28,21 @@
 #include "utils/snapmgr.h"
 
 #include "worker.h"
+
+/*
+ * Waits for our turn after a new row was stored.
+ */
+static void
+wait_with_new_row(Target *target, TupleTableSlot *slot)
+{
+	if (worker_at_turn())
+		return;
+
+	/* it may share values with the row in localslot, whose pin must go */
+	ExecMaterializeSlot(slot);
+	find_release(target);
+	apply_wait_turn();
+}
 
 #ifdef COMPAT_HAVE_CONFLICTS
 
@@ -109,13 +125,7 @@ conflict_check_unique(Target *target, TupleTableSlot *searchslot,
 	List	   *conflicts = NIL;
 	ListCell   *lc;
 
-	/* The row may share values with the one in localslot. */
-	if (!worker_at_turn())
-	{
-		ExecMaterializeSlot(slot);
-		find_release(target);
-		apply_wait_turn();
-	}
+	wait_with_new_row(target, slot);
 
 	foreach(lc, target->relinfo->ri_onConflictArbiterIndexes)
 	{
@@ -214,11 +224,35 @@ conflict_init_indexes(ResultRelInfo *relinfo, EState *estate)
 {
 }
 
+/*
+ * As unique_key_recheck does for a deferred constraint.
+ */
 void
 conflict_check_unique(Target *target, TupleTableSlot *searchslot,
 					  TupleTableSlot *slot, bool update, List *recheck)
 {
-	Assert(false);				/* the index has raised an error */
+	ResultRelInfo *relinfo = target->relinfo;
+	ExprContext *econtext = GetPerTupleExprContext(target->estate);
+
+	wait_with_new_row(target, slot);
+
+	econtext->ecxt_scantuple = slot;
+	for (int i = 0; i < relinfo->ri_NumIndices; i++)
+	{
+		Relation	index = relinfo->ri_IndexRelationDescs[i];
+		IndexInfo  *info = relinfo->ri_IndexRelationInfo[i];
+		Datum		values[INDEX_MAX_KEYS];
+		bool		isnull[INDEX_MAX_KEYS];
+
+		/* a deferrable constraint is for its trigger, which does not fire */
+		if (!index->rd_index->indimmediate ||
+			!list_member_oid(recheck, RelationGetRelid(index)))
+			continue;
+
+		FormIndexDatum(info, slot, target->estate, values, isnull);
+		index_insert(index, values, isnull, &slot->tts_tid, target->rel,
+					 UNIQUE_CHECK_EXISTING, false, info);
+	}
 }
 
 bool

@@ -39,6 +39,7 @@ struct DependTable
 	DependCsn	barrier;		/* newest that conflicts with everything */
 	DependCsn	floor;			/* newest that was evicted */
 	bool		pending_barrier;
+	bool		pending_floor;
 	DependDomain *touched;
 	uint32		mask;
 	Entry		entries[FLEXIBLE_ARRAY_MEMBER];
@@ -63,6 +64,7 @@ depend_begin(DependTable *table, DependCsn self, DependCsn committed)
 	table->self = self;
 	table->committed = committed;
 	table->pending_barrier = false;
+	table->pending_floor = false;
 }
 
 /* Makes the transaction in work the newest writer; returns the one before. */
@@ -89,9 +91,14 @@ exchange(DependTable *table, uint64 key)
 		if (entry->csn < victim->csn)
 			victim = entry;
 	}
-	if (victim->key != key && victim->csn > table->committed &&
-		victim->csn != table->self)
-		table->floor = Max(table->floor, victim->csn);
+	if (victim->key != key && victim->csn > table->committed)
+	{
+		/* One of this transaction's own keys counts for later ones only. */
+		if (victim->csn == table->self)
+			table->pending_floor = true;
+		else
+			table->floor = Max(table->floor, victim->csn);
+	}
 
 	victim->key = key;
 	victim->csn = table->self;
@@ -153,4 +160,6 @@ depend_end(DependTable *table)
 	}
 	if (table->pending_barrier)
 		table->barrier = table->self;
+	if (table->pending_floor)
+		table->floor = table->self;
 }

@@ -117,6 +117,9 @@ after_wait(int rc)
 	if (rc & WL_LATCH_SET)
 		ResetLatch(MyLatch);
 	order_exit_if_stopped();
+	/* As in any idle session, there is nothing to cancel between transactions. */
+	if (!IsTransactionState())
+		QueryCancelPending = false;
 	CHECK_FOR_INTERRUPTS();
 	if (ConfigReloadPending && !IsTransactionState())
 	{

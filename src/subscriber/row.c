@@ -16,6 +16,9 @@
  *	   found then: columns that the publisher did not send are local state.
  * I3. A table that may read other rows is changed only at our turn, with a
  *	   snapshot taken after the turn came.
+ * I4. A value that is in a unique index already is an error only at our turn;
+ *	   before, the row goes in beside the other one, and we wait for the turn
+ *	   and look whether that is still there.
  *
  * A row is updated without being locked first.  That is sound only without
  * BEFORE ROW triggers: GetTupleForTrigger would follow a concurrent update
@@ -71,7 +74,7 @@ before_change(Target *target, bool needs_turn)
 static bool
 wait_to_look_again(Target *target)
 {
-	if (worker_at_turn())
+	if (apply_saw_turn())
 		return false;
 
 	find_release(target);
@@ -219,7 +222,7 @@ move_row(Target *leaf, RowResult *rowresult)
 	}
 
 	/* Waits before the old row is gone, or not at all. */
-	if (newleaf->map->needs_turn && !worker_at_turn())
+	if (newleaf->map->needs_turn && !apply_saw_turn())
 	{
 		find_release(leaf);
 		apply_wait_turn();
@@ -397,8 +400,7 @@ check_row(Target *target, TupleTableSlot *slot)
 static void
 insert_row(Target *target, TupleTableSlot *slot)
 {
-	List	   *recheck = NIL;
-	bool		conflict = false;
+	List	   *recheck;
 
 	target_check_privileges(target, ACL_INSERT);
 	check_row(target, slot);
@@ -406,11 +408,13 @@ insert_row(Target *target, TupleTableSlot *slot)
 	table_tuple_insert(target->rel, slot, GetCurrentCommandId(true), 0, NULL);
 
 	if (target->relinfo->ri_NumIndices > 0)
+	{
 		recheck = compat_insert_index_tuples(target->relinfo, slot,
 											 target->estate, false, TU_None,
-											 &conflict);
-	if (unlikely(conflict))
-		conflict_check_unique(target, NULL, slot, false, recheck);
+											 !worker_at_turn());
+		if (unlikely(recheck != NIL))
+			conflict_check_unique(target, NULL, slot, false, recheck);
+	}
 }
 
 /*
@@ -446,7 +450,6 @@ update_row(Target *target, TupleTableSlot *searchslot)
 	{
 		bool		all_updated = !target->remote->newtup.has_unchanged;
 		List	   *recheck;
-		bool		conflict = false;
 
 		/*
 		 * Which indexes can be told that nothing of theirs changes was found
@@ -460,8 +463,9 @@ update_row(Target *target, TupleTableSlot *searchslot)
 		}
 
 		recheck = compat_insert_index_tuples(relinfo, slot, target->estate,
-											 true, update_indexes, &conflict);
-		if (unlikely(conflict))
+											 true, update_indexes,
+											 !worker_at_turn());
+		if (unlikely(recheck != NIL))
 			conflict_check_unique(target, searchslot, slot, true, recheck);
 	}
 

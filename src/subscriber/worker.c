@@ -394,7 +394,9 @@ attempt(void)
 		/* Not in a callback: deferred triggers come before all callbacks. */
 		worker_wait_turn();
 		order_set_state(WORKER_COMMITTING);
+		apply_begin_commit(&txn);
 		CommitTransactionCommand();
+		apply_end_commit();
 		pg_atomic_fetch_add_u64(&slot->changes, n);
 		done = true;
 	}
@@ -461,6 +463,7 @@ pause_before_retry(long ms)
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 left, compat_wait_event("PgparrepRetry"));
 		ResetLatch(MyLatch);
+		QueryCancelPending = false; /* nothing is open */
 		CHECK_FOR_INTERRUPTS();
 	}
 	order_set_state(WORKER_APPLYING);
