@@ -596,6 +596,7 @@ maybe_reread_subscription_here(void)
 	}
 	commit_tx();
 
+	FreeSubscription(MySubscription);
 	MySubscription = sub;
 	SetConfigOption("synchronous_commit", sub->synccommit,
 					PGC_BACKEND, PGC_S_OVERRIDE);

@@ -194,6 +194,35 @@ try_claim(Csn *first, Csn *last)
 	}
 }
 
+/*
+ * More to do than this worker has taken?  Then wakes one more, which does the
+ * same.  Where many transactions come at once, all that the leader's wake-ups
+ * have found idle may be this one.
+ */
+static void
+pass_on(void)
+{
+	int			n;
+
+	/* Not idle any more first: the leader looks after handing out. */
+	pg_memory_barrier();
+	if (pg_atomic_read_u32(&order_pool->nidle) == 0 ||
+		pg_atomic_read_u64(&order_pool->claimed) >=
+		pg_atomic_read_u64(&order_pool->handed))
+		return;
+	n = pg_atomic_read_u32(&order_pool->nworkers);
+	for (int i = 0; i < n; i++)
+	{
+		WorkerSlot *slot = &Shared->workers[order_pool->workers[i]];
+
+		if (pg_atomic_read_u32(&slot->state) == WORKER_IDLE)
+		{
+			shared_wake(slot->procno);
+			break;
+		}
+	}
+}
+
 Csn
 order_claim(Csn *last)
 {
@@ -241,6 +270,7 @@ order_claim(Csn *last)
 	pg_atomic_write_u64(&my_slot->last_csn, *last);
 	pg_atomic_write_u64(&my_slot->csn, csn);
 	order_set_state(WORKER_APPLYING);
+	pass_on();
 	return csn;
 }
 

@@ -212,6 +212,8 @@ reread_subscription(void)
 	MemoryContextSwitchTo(oldcxt);
 	if (sub == NULL)
 		proc_exit(0);			/* being dropped; the leader ends as well */
+	if (MySubscription != NULL)
+		FreeSubscription(MySubscription);
 	MySubscription = sub;
 
 	/*
