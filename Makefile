@@ -29,3 +29,17 @@ override with_llvm = no
 include $(PGXS)
 
 $(OBJS): $(OUR_HEADERS)
+
+# Pure logic, tested without a server: make unit
+UNIT_TESTS = $(patsubst %.c,%,$(sort $(wildcard unit/test_*.c)))
+UNIT_SOURCES = src/subscriber/depend.c src/protocol/fstream.c
+
+$(UNIT_TESTS): %: %.c unit/unit.h $(UNIT_SOURCES) $(OUR_HEADERS)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -o $@ $< $(UNIT_SOURCES) \
+		-L$(pkglibdir) -L$(libdir) -lpgcommon -lpgport
+
+unit: $(UNIT_TESTS)
+	$(PROVE) --exec '' $(UNIT_TESTS)
+
+.PHONY: unit
+EXTRA_CLEAN += $(UNIT_TESTS)

@@ -118,4 +118,320 @@ typedef ReorderBufferTupleBuf *CompatChangeTuple;
 #define compat_slot_waits_for_standbys(slot) (false)
 #endif
 
+/*
+ * Subscriptions and the walreceiver function table.
+ *
+ * 16 has a third kind of logical replication worker (parallel apply) and paces
+ * the restarts of each subscription by itself; on 15 nothing can be forgotten.
+ */
+#if PG_VERSION_NUM >= 160000
+#define compat_am_main_apply_worker() am_leader_apply_worker()
+#define compat_forget_worker_start_time(subid) \
+	ApplyLauncherForgetWorkerStartTime(subid)
+#else
+#define compat_am_main_apply_worker() (!am_tablesync_worker())
+#define compat_forget_worker_start_time(subid) ((void) (subid))
+#endif
+
+/* 17 added a parameter to walrcv_create_slot, between two_phase and action. */
+#if PG_VERSION_NUM >= 170000
+#define COMPAT_FAILOVER_PARAM bool failover,
+#define COMPAT_FAILOVER_ARG failover,
+#define COMPAT_FAILOVER failover
+#else
+#define COMPAT_FAILOVER_PARAM
+#define COMPAT_FAILOVER_ARG
+#define COMPAT_FAILOVER false
+#endif
+
+/* Can ALTER SUBSCRIPTION ... SET change two_phase? */
+#if PG_VERSION_NUM >= 180000
+#define COMPAT_ALTER_TWO_PHASE true
+#else
+#define COMPAT_ALTER_TWO_PHASE false
+#endif
+
+/*
+ * 18 puts pg_noreturn in front of a declaration; its predecessor, which stood
+ * behind, is gone there.
+ */
+#ifndef pg_noreturn
+#define pg_noreturn pg_attribute_noreturn()
+#endif
+
+/* 17 lets an extension name its wait events; before, all are "Extension". */
+#if PG_VERSION_NUM >= 170000
+#define compat_wait_event(name) WaitEventExtensionNew(name)
+#else
+#define compat_wait_event(name) PG_WAIT_EXTENSION
+#endif
+
+/* Index of this process in ProcGlobal->allProcs. */
+#if PG_VERSION_NUM >= 170000
+#define compat_my_procno() MyProcNumber
+#else
+#define compat_my_procno() (MyProc->pgprocno)
+#endif
+
+/*
+ * A replication origin has one owner on 15, so that workers pass it on from
+ * commit to commit; since 16 they can share it with the leader that holds it.
+ */
+#if PG_VERSION_NUM >= 160000
+#define COMPAT_ORIGIN_SHARED true
+#define compat_origin_setup(origin, leader_pid) \
+	replorigin_session_setup(origin, leader_pid)
+#else
+#define COMPAT_ORIGIN_SHARED false
+#define compat_origin_setup(origin, leader_pid) \
+	replorigin_session_setup(origin)
+#endif
+
+/* 17 can end a transaction that lasts too long; an apply worker's may. */
+#if PG_VERSION_NUM >= 170000
+#define compat_no_transaction_timeout() \
+	SetConfigOption("transaction_timeout", "0", PGC_SUSET, PGC_S_OVERRIDE)
+#else
+#define compat_no_transaction_timeout() ((void) 0)
+#endif
+
+/* 16 merged two functions. */
+#if PG_VERSION_NUM >= 160000
+#define compat_not_ready_relations(subid) GetSubscriptionRelations(subid, true)
+#else
+#define compat_not_ready_relations(subid) GetSubscriptionNotReadyRelations(subid)
+#endif
+#if PG_VERSION_NUM >= 170000
+#define compat_workers_find(subid) logicalrep_workers_find(subid, true, false)
+#else
+#define compat_workers_find(subid) logicalrep_workers_find(subid, true)
+#endif
+
+/* 16 brought the subscription option origin. */
+#if PG_VERSION_NUM >= 160000
+#define compat_append_origin_option(buf, options, publisher_version) \
+	do { \
+		if ((options)->proto.logical.origin && (publisher_version) >= 160000) \
+			appendStringInfo(buf, ", origin '%s'", (options)->proto.logical.origin); \
+	} while (0)
+#else
+#define compat_append_origin_option(buf, options, publisher_version) ((void) 0)
+#endif
+
+/*
+ * What a change of the subscription makes an apply worker restart for, beyond
+ * what is the same in all versions.
+ */
+#if PG_VERSION_NUM >= 160000
+#define compat_subscription_differs(a, b) \
+	(strcmp((a)->origin, (b)->origin) != 0 || \
+	 (a)->passwordrequired != (b)->passwordrequired || \
+	 ((a)->ownersuperuser && !(b)->ownersuperuser))
+#else
+#define compat_subscription_differs(a, b) false
+#endif
+
+/*-------------------------------------------------------------------------
+ * Applying changes
+ *-------------------------------------------------------------------------
+ */
+
+#include "access/genam.h"
+#include "access/skey.h"
+#include "access/stratnum.h"
+#include "access/tableam.h"
+#if PG_VERSION_NUM >= 180000
+#include "access/amapi.h"
+#endif
+#include "catalog/pg_am_d.h"
+#include "catalog/pg_subscription.h"
+#include "commands/tablecmds.h"
+#include "executor/executor.h"
+#include "parser/parse_relation.h"
+#include "replication/logicalrelation.h"
+#include "replication/worker_internal.h"
+#include "utils/rel.h"
+#if PG_VERSION_NUM >= 160000
+#include "utils/usercontext.h"
+#endif
+#if PG_VERSION_NUM >= 180000
+#include "replication/conflict.h"
+#endif
+
+/*
+ * 16: an UPDATE says which kind of indexes need new entries.
+ */
+#if PG_VERSION_NUM < 160000
+typedef bool TU_UpdateIndexes;
+#define TU_None false
+#endif
+
+/*
+ * 16: changes are applied as the owner of the table unless the subscription
+ * says run_as_owner.  In 15 they always run as the subscription's owner.
+ */
+#if PG_VERSION_NUM >= 160000
+#define compat_run_as_table_owner() (!MySubscription->runasowner)
+#else
+typedef struct UserContext
+{
+	int			unused;
+} UserContext;
+#define compat_run_as_table_owner() false
+#define SwitchToUntrustedUser(userid, ucxt) ((void) (userid), (void) (ucxt))
+#define RestoreUserContext(ucxt) ((void) (ucxt))
+#endif
+
+static inline void
+compat_truncate_guts(List *rels, List *relids, List *relids_logged,
+					 bool restart_seqs)
+{
+#if PG_VERSION_NUM >= 160000
+	ExecuteTruncateGuts(rels, relids, relids_logged, DROP_RESTRICT,
+						restart_seqs, !MySubscription->runasowner);
+#else
+	ExecuteTruncateGuts(rels, relids, relids_logged, DROP_RESTRICT,
+						restart_seqs);
+#endif
+}
+
+/*
+ * Gives an executor state its one range table entry, and returns where the
+ * set of updated columns of that entry lives (moved in 16).
+ */
+static inline Bitmapset **
+compat_init_range_table(EState *estate, RangeTblEntry *rte)
+{
+#if PG_VERSION_NUM >= 160000
+	List	   *perminfos = NIL;
+
+	addRTEPermissionInfo(&perminfos, rte);
+#if PG_VERSION_NUM >= 180000
+	ExecInitRangeTable(estate, list_make1(rte), perminfos,
+					   bms_make_singleton(1));
+#else
+	ExecInitRangeTable(estate, list_make1(rte), perminfos);
+#endif
+	return &((RTEPermissionInfo *) linitial(perminfos))->updatedCols;
+#else
+	ExecInitRangeTable(estate, list_make1(rte));
+	return &rte->updatedCols;
+#endif
+}
+
+static inline void
+compat_epq_init(EPQState *epqstate, EState *estate)
+{
+#if PG_VERSION_NUM >= 160000
+	EvalPlanQualInit(epqstate, estate, NULL, NIL, -1, NIL);
+#else
+	EvalPlanQualInit(epqstate, estate, NULL, NIL, -1);
+#endif
+}
+
+static inline TupleConversionMap *
+compat_root_to_child_map(ResultRelInfo *relinfo, EState *estate)
+{
+#if PG_VERSION_NUM >= 160000
+	return ExecGetRootToChildMap(relinfo, estate);
+#else
+	return relinfo->ri_RootToPartitionMap;
+#endif
+}
+
+static inline IndexScanDesc
+compat_index_beginscan(Relation heap, Relation index, Snapshot snapshot,
+					   int nkeys)
+{
+#if PG_VERSION_NUM >= 180000
+	return index_beginscan(heap, index, snapshot, NULL, nkeys, 0);
+#else
+	return index_beginscan(heap, index, snapshot, nkeys, 0);
+#endif
+}
+
+/*
+ * Inserts index entries for a row.  Returns the unique indexes that may hold
+ * another row with the same values, for conflict_check_unique, instead of
+ * raising an error: from 18 on always, since core reports both rows there;
+ * before, if lenient.
+ */
+static inline List *
+compat_insert_index_tuples(ResultRelInfo *relinfo, TupleTableSlot *slot,
+						   EState *estate, bool update,
+						   TU_UpdateIndexes update_indexes, bool lenient)
+{
+#if PG_VERSION_NUM >= 180000
+	List	   *arbiters = relinfo->ri_onConflictArbiterIndexes;
+	bool		conflict = false;
+	List	   *recheck;
+
+	recheck = ExecInsertIndexTuples(relinfo, slot, estate, update,
+									arbiters != NIL, &conflict, arbiters,
+									update_indexes == TU_Summarizing);
+	return conflict ? recheck : NIL;
+#elif PG_VERSION_NUM >= 160000
+	return ExecInsertIndexTuples(relinfo, slot, estate, update, lenient, NULL,
+								 NIL, update_indexes == TU_Summarizing);
+#else
+	return ExecInsertIndexTuples(relinfo, slot, estate, update, lenient, NULL,
+								 NIL);
+#endif
+}
+
+/*
+ * 16: a table without key but with REPLICA IDENTITY FULL on the publisher is
+ * searched by any suitable index, and a key may be NULL there.
+ */
+#if PG_VERSION_NUM >= 160000
+#define COMPAT_FULL_IDENTITY_BY_INDEX true
+#define COMPAT_NULL_KEY_FLAGS (SK_ISNULL | SK_SEARCHNULL)
+#else
+#define COMPAT_FULL_IDENTITY_BY_INDEX false
+#define COMPAT_NULL_KEY_FLAGS SK_ISNULL
+#endif
+
+static inline StrategyNumber
+compat_equal_strategy(Oid am, Oid opfamily)
+{
+#if PG_VERSION_NUM >= 180000
+	return IndexAmTranslateCompareType(COMPARE_EQ, am, opfamily, true);
+#elif PG_VERSION_NUM >= 170000
+	if (am == BTREE_AM_OID)
+		return BTEqualStrategyNumber;
+	if (am == HASH_AM_OID)
+		return HTEqualStrategyNumber;
+	return InvalidStrategy;
+#else
+	return am == BTREE_AM_OID ? BTEqualStrategyNumber : InvalidStrategy;
+#endif
+}
+
+static inline Oid
+compat_identity_or_primary_key(Relation rel)
+{
+#if PG_VERSION_NUM >= 160000
+	return GetRelationIdentityOrPK(rel);
+#else
+	Oid			index = RelationGetReplicaIndex(rel);
+
+	return OidIsValid(index) ? index : RelationGetPrimaryKeyIndex(rel);
+#endif
+}
+
+/*
+ * 18: generated columns can be published, and may not meet a generated
+ * column; virtual ones exist.
+ */
+#if PG_VERSION_NUM >= 180000
+#define COMPAT_PUBLISHED_GENERATED true
+#else
+#define COMPAT_PUBLISHED_GENERATED false
+#endif
+
+/* 18: conflicts are logged and counted.  conflict.c */
+#if PG_VERSION_NUM >= 180000
+#define COMPAT_HAVE_CONFLICTS
+#endif
+
 #endif							/* PGPARREP_COMPAT_H */

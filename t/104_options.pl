@@ -148,7 +148,7 @@ sub plain_stream
 	$node->safe_psql('postgres', 'CHECKPOINT');
 	while (1)
 	{
-		my $m = replication_read($client, 5) or last;
+		my $m = replication_read($client, 60) or last;
 		push @messages, sprintf('%X %s', $m->{lsn}, unpack('H*', $m->{data})) if $m->{type} eq 'w';
 		last if $m->{type} eq 'k' && $m->{lsn} >= $end;
 	}

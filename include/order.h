@@ -1,0 +1,52 @@
+/*-------------------------------------------------------------------------
+ *
+ * order.h
+ *	  The commit order: claiming transactions, waiting for commits, making a
+ *	  commit known (apply worker).
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PGPARREP_ORDER_H
+#define PGPARREP_ORDER_H
+
+#include "postgres.h"
+
+#include "shared.h"
+
+extern void order_init(Pool *pool, int slot);
+
+/* Ends the process when the leader is going or another worker has failed. */
+extern void order_exit_if_stopped(void);
+
+/*
+ * The next transaction, or a group of transactions up to *last; waits for one.
+ * Exits the process at a stop.
+ */
+extern Csn	order_claim(Csn *last);
+
+/* Has the commit before csn been made known? */
+extern bool order_at_turn(Csn csn);
+
+/*
+ * Waits until a commit, and so all before it, has been made known.  With
+ * in_transaction the process may hold locks: it then raises
+ * ERRCODE_T_R_SERIALIZATION_FAILURE when an earlier transaction waits for
+ * them.
+ */
+extern void order_wait(Csn csn, WorkerState state, bool in_transaction);
+
+/*
+ * Makes the commit of a transaction, or of a group, known; all before it must
+ * have been.  Raises no error.
+ */
+extern void order_publish(Csn first, Csn last);
+
+/* The group is given up: its transactions follow one by one. */
+extern void order_ungroup(Csn csn);
+
+extern void order_set_state(WorkerState state);
+
+/* An error of this worker counts: nothing may commit after what has. */
+extern void order_fail(Csn csn, int sqlstate);
+
+#endif							/* PGPARREP_ORDER_H */

@@ -1,0 +1,217 @@
+/*-------------------------------------------------------------------------
+ *
+ * shared.h
+ *	  What the leader of a subscription and its apply workers share.
+ *
+ * Two places.  Main shared memory (SharedState) has a slot for each leader
+ * and each apply worker, so that views can read them and a successor can see
+ * what a predecessor left.  A dynamic segment per life of a leader (Pool) has
+ * the commit order: a ring of the transactions handed out.  The changes
+ * themselves lie in the leader's DSA area or in its temporary files.
+ *
+ * Vocabulary:
+ *	CSN		commit sequence number; 1, 2, 3 ... in the order of the publisher's
+ *			commits, anew for each life of a leader
+ *	handed	newest CSN that the leader has handed out
+ *	claimed	newest CSN that a worker has taken
+ *	committed	newest CSN that has committed; all earlier ones have too
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PGPARREP_SHARED_H
+#define PGPARREP_SHARED_H
+
+#include "postgres.h"
+
+#include "access/xlogdefs.h"
+#include "datatype/timestamp.h"
+#include "port/atomics.h"
+#include "replication/origin.h"
+#include "storage/dsm.h"
+#include "storage/fileset.h"
+#include "storage/lwlock.h"
+#include "utils/dsa.h"
+
+#include "pgparrep.h"
+
+/*
+ * Transactions that may be handed out and not yet committed.  A power of two,
+ * so that a CSN maps to its entry by a mask.  Large enough that workers do
+ * not run dry while the leader is busy with one large transaction.
+ */
+#define POOL_RING_SIZE 4096
+#define pool_txn(pool, csn) (&(pool)->ring[(csn) & (POOL_RING_SIZE - 1)])
+
+/* Relations of a transaction that need no allocation of their own. */
+#define POOL_FEW_RELS 6
+
+typedef uint64 Csn;
+
+/* What an apply worker is doing; shown in pgparrep.stat_apply_worker. */
+typedef enum WorkerState
+{
+	WORKER_STARTING,			/* next: idle, stopped */
+	WORKER_IDLE,				/* next: applying, stopped */
+	WORKER_APPLYING,			/* next: any waiting state, committing, idle */
+	WORKER_WAIT_DEPENDENCY,		/* for a commit that a change depends on */
+	WORKER_WAIT_TURN,			/* for the commit before its own */
+	WORKER_WAIT_RETRY,			/* for its turn, or a pause, to try again */
+	WORKER_COMMITTING,			/* next: idle */
+	WORKER_STOPPED
+} WorkerState;
+
+/* One apply worker.  Written by its worker unless said otherwise. */
+typedef struct WorkerSlot
+{
+	Oid			subid;			/* leader, under SharedState.lock; 0 = free */
+	int			generation;		/* leader, under lock: taken anew each time */
+	pid_t		leader_pid;		/* leader, under lock */
+	pid_t		pid;			/* 0 until the process runs */
+	int			procno;			/* index of its PGPROC, -1 until it runs */
+	pg_atomic_uint32 state;		/* WorkerState */
+	pg_atomic_uint64 wait_csn;	/* commit it waits for, 0 if none */
+	pg_atomic_uint64 csn;		/* CSN in work, the first of a group; 0 if none */
+	pg_atomic_uint64 last_csn;	/* the last of the group */
+	pg_atomic_uint32 remote_xid;
+	pg_atomic_uint64 commit_lsn;
+	pg_atomic_uint64 transactions;	/* committed */
+	pg_atomic_uint64 changes;	/* applied in them */
+	pg_atomic_uint64 retries;	/* attempts that were repeated */
+	pg_atomic_uint64 missing;	/* updates and deletes that found no row */
+} WorkerSlot;
+
+/* One leader.  Written by it, under SharedState.lock where said. */
+typedef struct LeaderSlot
+{
+	Oid			subid;			/* under lock; 0 = free */
+	Oid			dbid;			/* under lock */
+	pid_t		pid;			/* under lock */
+	pg_atomic_uint32 workers_wanted;
+	pg_atomic_uint32 workers;
+	pg_atomic_uint64 received_lsn;
+	pg_atomic_uint64 applied_lsn;
+	pg_atomic_uint64 flushed_lsn;
+	pg_atomic_uint64 in_progress;	/* uncommitted transactions */
+	pg_atomic_uint64 cached;	/* of those, in memory */
+	pg_atomic_uint64 spilled;	/* of those, in temporary files */
+	pg_atomic_uint64 waiting;	/* committed remotely, not yet locally */
+	pg_atomic_uint64 transactions;	/* committed locally */
+	pg_atomic_uint64 retries;	/* attempts of all its workers repeated */
+	pg_atomic_uint64 yields;	/* of those, to break a cycle of waits */
+} LeaderSlot;
+
+typedef struct SharedState
+{
+	LWLock	   *lock;
+	int			dsa_tranche;
+	int			nleaders;
+	int			nworkers;
+	LeaderSlot *leaders;
+	WorkerSlot *workers;
+} SharedState;
+
+extern SharedState *Shared;
+
+/* A version of a remote relation as one transaction uses it. */
+typedef struct TxnRel
+{
+	uint32		version;
+	bool		apply;			/* false: table sync takes care of it */
+	int			len;
+	dsa_pointer body;			/* body of the relation message */
+} TxnRel;
+
+/* One transaction in the commit order; see pool_txn. */
+typedef struct PoolTxn
+{
+	/* Written by the leader before it advances "handed". */
+	TransactionId remote_xid;
+	XLogRecPtr	commit_lsn;
+	XLogRecPtr	end_lsn;
+	TimestampTz commit_time;
+	uint32		flags;			/* PTXN_* */
+	uint32		file;			/* name of the spill file, 0 if none */
+	uint64		nchanges;
+	Csn			wait_csn;		/* to wait for before the first change */
+	dsa_pointer chunks;			/* first of its chunks, if not in a file */
+	int			nrels;
+	dsa_pointer rels;			/* TxnRel[nrels], if more than fit in here */
+	TxnRel		few_rels[POOL_FEW_RELS];
+
+	/* Written by the worker that claimed it. */
+	pg_atomic_uint32 worker;	/* its slot + 1; 0 = not claimed */
+	XLogRecPtr	local_end;		/* end of local commit record, 0 if none;
+								 * before "committed" reaches the CSN */
+} PoolTxn;
+
+/* Nothing to apply: only the order has to be kept. */
+#define PTXN_EMPTY 0x01
+/* ALTER SUBSCRIPTION ... SKIP is in force; the transaction runs alone. */
+#define PTXN_SKIPLSN 0x02
+/* Conflicts with everything; not to be grouped with others. */
+#define PTXN_ALONE 0x04
+
+typedef struct Pool
+{
+	/* Constant after creation. */
+	Oid			subid;
+	Oid			dbid;
+	Oid			userid;
+	pid_t		leader_pid;
+	int			leader_procno;
+	int			leader_slot;
+	RepOriginId origin;
+	char		origin_name[NAMEDATALEN];
+	dsa_handle	dsa;
+	FileSet		fileset;
+
+	pg_atomic_uint64 handed;	/* leader */
+	pg_atomic_uint64 claimed;	/* workers, compare and swap */
+	pg_atomic_uint64 committed; /* the worker whose turn it is */
+
+	/* The leader sleeps until this CSN has committed; 0 = it does not. */
+	pg_atomic_uint64 leader_wait_csn;
+	/* Workers that sleep for want of work, and in wait for a commit. */
+	pg_atomic_uint32 nidle;
+	pg_atomic_uint32 nwaiting;
+
+	/* No further commit: the leader is going, or a worker has failed. */
+	pg_atomic_uint32 stop;
+
+	/* Set once by the worker whose error counts, before it sets "stop". */
+	pg_atomic_uint64 failed_csn;
+	int			failed_sqlstate;
+
+	/* Flush local commits as soon as there is nothing else to do. */
+	pg_atomic_uint32 flush_when_idle;
+
+	/* Slots in SharedState.workers; the leader appends, then counts up. */
+	pg_atomic_uint32 nworkers;
+	int			workers[PGPARREP_MAX_WORKER_NUMBER];
+
+	PoolTxn		ring[POOL_RING_SIZE];
+} Pool;
+
+/* How a worker finds its pool: BackgroundWorker.bgw_extra. */
+typedef struct WorkerStart
+{
+	dsm_handle	pool;
+	int			slot;			/* in SharedState.workers */
+	int			generation;
+} WorkerStart;
+
+extern LeaderSlot *shared_take_leader_slot(Oid subid, Oid dbid);
+extern void shared_free_leader_slot(LeaderSlot *slot);
+extern int	shared_take_worker_slot(Oid subid);
+extern void shared_free_worker_slot(int slot);
+
+/* Wakes the process with that index in the PGPROC array. */
+extern void shared_wake(int procno);
+
+/*
+ * Does an error say nothing of the data, so that trying again later can help
+ * and nothing may be disabled, skipped or given up because of it?
+ */
+extern bool shared_is_transient(int sqlstate);
+
+#endif							/* PGPARREP_SHARED_H */

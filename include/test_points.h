@@ -1,0 +1,16 @@
+/*-------------------------------------------------------------------------
+ *
+ * test_points.h
+ *	  Sabotage switches, compiled out of release builds.
+ *
+ * A check that cannot fail is a defect.  Each switch removes one thing that
+ * correctness rests on; a build with it must turn a named test red:
+ *
+ *		PGPARREP_SABOTAGE_NO_COMMIT_WAIT	workers do not wait for their turn
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PGPARREP_TEST_POINTS_H
+#define PGPARREP_TEST_POINTS_H
+
+#endif							/* PGPARREP_TEST_POINTS_H */

@@ -1,0 +1,494 @@
+/*-------------------------------------------------------------------------
+ *
+ * order.c
+ *	  The commit order (apply worker).
+ *
+ * Workers take transactions in commit order, apply them side by side, and
+ * commit one after the other.  Who claims CSN n waits for the commit of n - 1
+ * before it commits itself, and for the commit of an earlier CSN before a
+ * change that depends on it.
+ *
+ * While there is a backlog a worker claims a group of transactions that follow
+ * each other and applies them in one local transaction, which saves
+ * transaction ids, locks and commits.  To everybody else a group is one commit:
+ * it becomes known as a whole, and who waits for one of its CSNs waits for all.
+ *
+ * I1	CSNs are claimed in order, so the oldest transaction that has not
+ *		committed is always in the hands of a worker; it waits for no commit.
+ * I2	committed goes up from one CSN, or group, to the next, by the worker of
+ *		that CSN, after its transaction has become visible and before it
+ *		releases its locks.
+ *		A reader therefore sees a prefix of the publisher's commits.
+ * I3	A waiter announces what it waits for (wait_csn) before it looks at
+ *		committed; a publisher advances committed before it looks for waiters.
+ *		With a barrier in between on both sides no wake-up is lost.
+ *
+ * Deadlocks.  A wait for a commit is unknown to the lock manager.  The wait
+ * graph has two kinds of edges:
+ *
+ *		lock edge: a process waits for a lock of another (pg_blocking_pids)
+ *		order edge: a worker waits for the commit of an earlier CSN
+ *
+ * A cycle of lock edges alone is found by the server, which picks a victim;
+ * the victim tries again.  Every other cycle has an order edge.  Of all
+ * workers in the cycle that wait by an order edge take the one with the
+ * highest CSN, W.  What leads to W in the cycle is a path of lock edges that
+ * begins at the target of an order edge, a worker whose CSN is lower than
+ * that of its waiter and so lower than W's.  So every cycle has a worker W
+ * that waits for a commit and that an earlier worker reaches by lock edges
+ * alone.  That is what a waiter looks for, each time its wait has lasted a
+ * while; W then rolls back, and tries again when its turn has come.  The
+ * leader holds no lock that a worker can wait for while it waits for a
+ * commit.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "pgparrep.h"
+
+#include "access/commit_ts.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/proc.h"
+#include "storage/s_lock.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/wait_event.h"
+
+#include "compat.h"
+#include "guc.h"
+#include "order.h"
+#include "test_points.h"
+
+/*
+ * Looks at committed this often before it sleeps.  A commit takes some tens
+ * of microseconds, a sleep and a wake-up about as long; on few cores the
+ * other process needs the core more than the waiter does.
+ */
+#define SPINS 100
+
+/* Time until a waiter looks for a cycle, first and at most. */
+#define FIRST_CHECK_MS 5
+#define LAST_CHECK_MS 100
+
+/* Processes that a search for a cycle follows at most. */
+#define MAX_VISITED 512
+
+/* Changes in a group: one that has to be repeated should not cost much. */
+#define MAX_GROUP_CHANGES 500
+
+static Pool *order_pool;
+static WorkerSlot *my_slot;
+static int	my_slot_no;
+static uint32 idle_event;
+static uint32 dependency_event;
+static uint32 turn_event;
+static uint32 retry_event;
+
+void
+order_init(Pool *pool, int slot)
+{
+	order_pool = pool;
+	my_slot_no = slot;
+	my_slot = &Shared->workers[slot];
+	idle_event = compat_wait_event("PgparrepApplyIdle");
+	dependency_event = compat_wait_event("PgparrepDependency");
+	turn_event = compat_wait_event("PgparrepCommitTurn");
+	retry_event = compat_wait_event("PgparrepRetry");
+}
+
+void
+order_set_state(WorkerState state)
+{
+	pg_atomic_write_u32(&my_slot->state, state);
+}
+
+/* The leader goes, or somebody's error counts: nothing more may commit. */
+void
+order_exit_if_stopped(void)
+{
+	if (pg_atomic_read_u32(&order_pool->stop) != 0)
+	{
+		order_set_state(WORKER_STOPPED);
+		proc_exit(0);
+	}
+}
+
+/* After each wake-up, in every wait. */
+static void
+after_wait(int rc)
+{
+	if (rc & WL_LATCH_SET)
+		ResetLatch(MyLatch);
+	order_exit_if_stopped();
+	/* As in any idle session, there is nothing to cancel between transactions. */
+	if (!IsTransactionState())
+		QueryCancelPending = false;
+	CHECK_FOR_INTERRUPTS();
+	if (ConfigReloadPending && !IsTransactionState())
+	{
+		ConfigReloadPending = false;
+		ProcessConfigFile(PGC_SIGHUP);
+	}
+}
+
+/*
+ * How many transactions from this one on to apply as a group.  They have not
+ * been claimed, so that their entries stay as they are; unless another worker
+ * claims them meanwhile, and then ours fails.
+ */
+static int
+group_size(Csn first, Csn handed)
+{
+	uint64		limit = (handed - first + 1) /
+		Max(pg_atomic_read_u32(&order_pool->nworkers), 1);
+	uint64		changes = 0;
+	int			n = 0;
+
+	/* Each transaction has to keep its own commit time. */
+	if (track_commit_timestamp)
+		return 1;
+
+	limit = Min(limit, pgparrep_group_transactions);
+	while (n < limit)
+	{
+		PoolTxn    *ptxn = pool_txn(order_pool, first + n);
+
+		changes += ptxn->nchanges;
+		if ((ptxn->flags & (PTXN_EMPTY | PTXN_SKIPLSN | PTXN_ALONE)) != 0 ||
+			ptxn->file != 0 || changes > MAX_GROUP_CHANGES)
+			break;
+		n++;
+	}
+	return Max(n, 1);
+}
+
+static bool
+try_claim(Csn *first, Csn *last)
+{
+	uint64		claimed = pg_atomic_read_u64(&order_pool->claimed);
+
+	for (;;)
+	{
+		uint64		handed = pg_atomic_read_u64(&order_pool->handed);
+		int			n;
+
+		if (claimed >= handed)
+			return false;
+		pg_read_barrier();
+		n = group_size(claimed + 1, handed);
+		if (pg_atomic_compare_exchange_u64(&order_pool->claimed, &claimed,
+										   claimed + n))
+		{
+			*first = claimed + 1;
+			*last = claimed + n;
+			return true;
+		}
+	}
+}
+
+/*
+ * More to do than this worker has taken?  Then wakes one more, which does the
+ * same.  Where many transactions come at once, all that the leader's wake-ups
+ * have found idle may be this one.
+ */
+static void
+pass_on(void)
+{
+	int			n;
+
+	/* Not idle any more first: the leader looks after handing out. */
+	pg_memory_barrier();
+	if (pg_atomic_read_u32(&order_pool->nidle) == 0 ||
+		pg_atomic_read_u64(&order_pool->claimed) >=
+		pg_atomic_read_u64(&order_pool->handed))
+		return;
+	n = pg_atomic_read_u32(&order_pool->nworkers);
+	for (int i = 0; i < n; i++)
+	{
+		WorkerSlot *slot = &Shared->workers[order_pool->workers[i]];
+
+		if (pg_atomic_read_u32(&slot->state) == WORKER_IDLE)
+		{
+			shared_wake(slot->procno);
+			break;
+		}
+	}
+}
+
+Csn
+order_claim(Csn *last)
+{
+	Csn			csn;
+	long		timeout = 0;
+
+	order_exit_if_stopped();
+	if (!try_claim(&csn, last))
+	{
+		if (pg_atomic_read_u32(&order_pool->flush_when_idle) != 0)
+		{
+			XLogFlush(XactLastCommitEnd);
+			shared_wake(order_pool->leader_procno);
+		}
+
+		order_set_state(WORKER_IDLE);
+		pgstat_report_activity(STATE_IDLE, NULL);
+		timeout = pgstat_report_stat(false);
+		pg_atomic_fetch_add_u32(&order_pool->nidle, 1);
+		for (;;)
+		{
+			int			rc;
+
+			/* Announced as idle first: the leader looks after handing out. */
+			pg_memory_barrier();
+			if (try_claim(&csn, last))
+				break;
+			rc = WaitLatch(MyLatch,
+						   WL_LATCH_SET | WL_EXIT_ON_PM_DEATH |
+						   (timeout > 0 ? WL_TIMEOUT : 0),
+						   timeout, idle_event);
+			after_wait(rc);
+			if (rc & WL_TIMEOUT)
+			{
+				pgstat_report_stat(true);
+				timeout = 0;
+			}
+		}
+		pg_atomic_fetch_sub_u32(&order_pool->nidle, 1);
+	}
+
+	pg_read_barrier();
+	for (Csn c = csn; c <= *last; c++)
+		pg_atomic_write_u32(&pool_txn(order_pool, c)->worker, my_slot_no + 1);
+	pg_atomic_write_u64(&my_slot->last_csn, *last);
+	pg_atomic_write_u64(&my_slot->csn, csn);
+	order_set_state(WORKER_APPLYING);
+	pass_on();
+	return csn;
+}
+
+bool
+order_at_turn(Csn csn)
+{
+	if (pg_atomic_read_u64(&order_pool->committed) < csn - 1)
+		return false;
+	pg_read_barrier();
+	return true;
+}
+
+/* Processes already looked at in a search. */
+typedef struct Visited
+{
+	int			n;
+	int			pids[MAX_VISITED];
+} Visited;
+
+/* Does pid wait, by lock edges, for a lock of this process? */
+static bool
+waits_for_me(int pid, Visited *visited)
+{
+	ArrayType  *array;
+	int32	   *blockers;
+	int			n;
+
+	for (int i = 0; i < visited->n; i++)
+		if (visited->pids[i] == pid)
+			return false;
+	if (visited->n == MAX_VISITED)
+		return false;
+	visited->pids[visited->n++] = pid;
+
+	array = DatumGetArrayTypeP(DirectFunctionCall1(pg_blocking_pids,
+												   Int32GetDatum(pid)));
+	n = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
+	blockers = (int32 *) ARR_DATA_PTR(array);
+	for (int i = 0; i < n; i++)
+	{
+		if (blockers[i] == MyProcPid)
+			return true;
+		/* 0 is a prepared transaction, which waits for nobody. */
+		if (blockers[i] != 0 && waits_for_me(blockers[i], visited))
+			return true;
+	}
+	return false;
+}
+
+/* Does a worker with an earlier CSN wait for a lock of this one? */
+static bool
+earlier_waits_for_me(Csn csn)
+{
+	Csn			first = pg_atomic_read_u64(&order_pool->committed) + 1;
+	Visited    *visited = NULL;
+	MemoryContext mcxt = NULL;
+	MemoryContext oldcxt = CurrentMemoryContext;
+	bool		found = false;
+
+	for (Csn c = first; c < csn && !found; c++)
+	{
+		uint32		worker = pg_atomic_read_u32(&pool_txn(order_pool, c)->worker);
+		WorkerSlot *slot;
+		PGPROC	   *proc;
+
+		if (worker == 0)
+			continue;
+		slot = &Shared->workers[worker - 1];
+		if (pg_atomic_read_u64(&slot->csn) > c ||
+			pg_atomic_read_u64(&slot->last_csn) < c || slot->procno < 0)
+			continue;
+
+		/* Looking at the lock table is dear: only if it waits for a lock. */
+		proc = &ProcGlobal->allProcs[slot->procno];
+		if ((*(volatile uint32 *) &proc->wait_event_info & 0xFF000000) != PG_WAIT_LOCK)
+			continue;
+
+		if (mcxt == NULL)
+		{
+			mcxt = AllocSetContextCreate(oldcxt, "pgparrep wait graph",
+										 ALLOCSET_SMALL_SIZES);
+			MemoryContextSwitchTo(mcxt);
+			visited = palloc(sizeof(Visited));
+			visited->n = 0;
+		}
+		found = waits_for_me(slot->pid, visited);
+	}
+	if (mcxt != NULL)
+	{
+		MemoryContextSwitchTo(oldcxt);
+		MemoryContextDelete(mcxt);
+	}
+	return found;
+}
+
+static inline bool
+has_committed(Csn csn)
+{
+	return pg_atomic_read_u64(&order_pool->committed) >= csn;
+}
+
+void
+order_wait(Csn csn, WorkerState state, bool in_transaction)
+{
+	volatile long timeout = FIRST_CHECK_MS;
+	Csn			mine = pg_atomic_read_u64(&my_slot->csn);
+	uint32		event = (state == WORKER_WAIT_DEPENDENCY) ? dependency_event :
+		(state == WORKER_WAIT_TURN) ? turn_event : retry_event;
+
+#ifdef PGPARREP_SABOTAGE_NO_COMMIT_WAIT
+	if (state == WORKER_WAIT_TURN)
+		return;
+#endif
+
+	for (int i = 0; i < SPINS; i++)
+	{
+		if (has_committed(csn))
+		{
+			pg_read_barrier();
+			return;
+		}
+		SPIN_DELAY();
+	}
+
+	order_set_state(state);
+	pg_atomic_fetch_add_u32(&order_pool->nwaiting, 1);
+	pg_atomic_write_u64(&my_slot->wait_csn, csn);
+	PG_TRY();
+	{
+		for (;;)
+		{
+			int			rc;
+
+			pg_memory_barrier();	/* I3 */
+			if (has_committed(csn))
+				break;
+			rc = WaitLatch(MyLatch,
+						   WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						   timeout, event);
+			after_wait(rc);
+			if (rc & WL_TIMEOUT)
+			{
+				if (in_transaction && earlier_waits_for_me(mine))
+				{
+					LeaderSlot *leader = &Shared->leaders[order_pool->leader_slot];
+
+					pg_atomic_fetch_add_u64(&leader->yields, 1);
+					ereport(ERROR,
+							(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+							 errmsg("remote transaction gives way to an earlier one that waits for its locks")));
+				}
+				timeout = Min(timeout * 2, LAST_CHECK_MS);
+			}
+		}
+	}
+	PG_FINALLY();
+	{
+		pg_atomic_write_u64(&my_slot->wait_csn, 0);
+		pg_atomic_fetch_sub_u32(&order_pool->nwaiting, 1);
+	}
+	PG_END_TRY();
+	order_set_state(WORKER_APPLYING);
+}
+
+void
+order_ungroup(Csn csn)
+{
+	pg_atomic_write_u64(&my_slot->last_csn, csn);
+	pg_atomic_write_u64(&my_slot->csn, csn);
+}
+
+void
+order_publish(Csn first, Csn csn)
+{
+	Csn			leader_wait;
+
+	/* What the transaction wrote, and local_end, before the new number. */
+	pg_write_barrier();
+#ifdef PGPARREP_SABOTAGE_NO_COMMIT_WAIT
+	{
+		uint64		old = pg_atomic_read_u64(&order_pool->committed);
+
+		while (old < csn &&
+			   !pg_atomic_compare_exchange_u64(&order_pool->committed, &old, csn))
+			;
+	}
+#else
+	Assert(pg_atomic_read_u64(&order_pool->committed) == first - 1);
+	pg_atomic_write_u64(&order_pool->committed, csn);
+#endif
+	pg_memory_barrier();		/* I3 */
+
+	pg_atomic_write_u64(&my_slot->csn, 0);
+	if (pg_atomic_read_u32(&order_pool->nwaiting) > 0)
+	{
+		int			n = pg_atomic_read_u32(&order_pool->nworkers);
+
+		for (int i = 0; i < n; i++)
+		{
+			WorkerSlot *slot = &Shared->workers[order_pool->workers[i]];
+			Csn			wait = pg_atomic_read_u64(&slot->wait_csn);
+
+			if (wait != 0 && wait <= csn)
+				shared_wake(slot->procno);
+		}
+	}
+	leader_wait = pg_atomic_read_u64(&order_pool->leader_wait_csn);
+	if (leader_wait != 0 && leader_wait <= csn &&
+		pg_atomic_exchange_u64(&order_pool->leader_wait_csn, 0) != 0)
+		shared_wake(order_pool->leader_procno);
+}
+
+void
+order_fail(Csn csn, int sqlstate)
+{
+	order_pool->failed_sqlstate = sqlstate;
+	pg_write_barrier();
+	pg_atomic_write_u64(&order_pool->failed_csn, csn);
+	pg_atomic_write_u32(&order_pool->stop, 1);
+	shared_wake(order_pool->leader_procno);
+}

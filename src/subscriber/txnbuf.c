@@ -1,0 +1,774 @@
+/*-------------------------------------------------------------------------
+ *
+ * txnbuf.c
+ *	  Buffers of remote transactions.
+ *
+ * The leader appends each change to its transaction's buffer as it arrives.
+ * A buffer is a list of chunks in shared memory; beyond a limit its chunks go
+ * to a temporary file of the leader's FileSet, in the same format, and only
+ * the newest chunk stays in memory.  At the commit the buffer is handed to
+ * whichever worker claims the transaction; workers only read it.
+ *
+ * Owns the chunks, the spill files and the table of uncommitted transactions.
+ *
+ * I1	Only the leader writes, and only before the transaction is handed out.
+ *		So an attempt that has to be repeated reads the same changes again.
+ * I2	A buffer lives until the leader has seen its transaction committed
+ *		(txnbuf_release) or aborted (txnbuf_drop).
+ * I3	A change does not span chunks, and "bytes" counts changes only: the
+ *		position of a change in its transaction is the same number whether it
+ *		is in memory or in the file.
+ * I4	No file is open between two calls: transactions of the leader end in
+ *		between, and the server closes temporary files at that point.
+ * I5	A subtransaction and all below it are contiguous from its first change
+ *		until it aborts, since its parent cannot write meanwhile.  So aborting
+ *		it is cutting the buffer off at its start.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "pgparrep.h"
+
+#include <fcntl.h>
+
+#include "access/transam.h"
+#include "common/hashfn.h"
+#include "utils/memutils.h"
+#include "utils/resowner.h"
+
+#include "compat.h"
+#include "guc.h"
+#include "streamrel.h"
+#include "txnbuf.h"
+
+/*
+ * Most transactions fit in one small chunk; those that do not get large ones,
+ * so that a long transaction costs few allocations.  The large size is also
+ * what is written to a file at a time.
+ */
+#define CHUNK_SMALL (2048 - offsetof(Chunk, data))
+#define CHUNK_LARGE (16384 - offsetof(Chunk, data))
+
+/* Free chunks kept of each size rather than given back. */
+#define KEEP_FREE_CHUNKS 256
+
+/*
+ * Keys remembered of a transaction in a file.  Beyond it is taken to conflict
+ * with everything in its tables.
+ */
+#define MAX_SPILL_KEYS 16384
+
+/* Segments of a BufFile are this long; fixed in the server. */
+#define BUFFILE_SEGMENT ((uint64) 0x40000000)
+
+#define SH_PREFIX remotetxn
+#define SH_ELEMENT_TYPE RemoteTxn
+#define SH_KEY_TYPE TransactionId
+#define SH_KEY xid
+#define SH_HASH_KEY(tb, key) murmurhash32(key)
+#define SH_EQUAL(tb, a, b) ((a) == (b))
+#define SH_SCOPE static inline
+#define SH_DECLARE
+#define SH_DEFINE
+#include "lib/simplehash.h"
+
+typedef struct FreeChunks
+{
+	int			n;
+	dsa_pointer chunk[KEEP_FREE_CHUNKS];
+} FreeChunks;
+
+static Pool *buf_pool;
+static dsa_area *buf_area;
+static MemoryContext buf_mcxt;
+static ResourceOwner buf_owner; /* of files while they are open */
+static remotetxn_hash *txns;
+static TxnBuffer *last_txn;		/* of the last lookup */
+static dlist_head cached = DLIST_STATIC_INIT(cached);	/* oldest first */
+static dlist_head spilled = DLIST_STATIC_INIT(spilled);
+static dlist_head unused = DLIST_STATIC_INIT(unused);
+static uint64 ncached;
+static uint64 nspilled;
+static Size uncommitted_bytes;	/* allocated by what has not committed */
+static Size committed_bytes;	/* allocated by what was handed out */
+static FreeChunks free_small;
+static FreeChunks free_large;
+static uint32 last_file;
+
+void
+txnbuf_init(Pool *pool, dsa_area *area)
+{
+	buf_pool = pool;
+	buf_area = area;
+	buf_mcxt = AllocSetContextCreate(TopMemoryContext,
+									 "pgparrep transactions",
+									 ALLOCSET_DEFAULT_SIZES);
+	buf_owner = ResourceOwnerCreate(NULL, "pgparrep spill files");
+	txns = remotetxn_create(buf_mcxt, 1024, NULL);
+}
+
+/* Chunks */
+
+static inline Chunk *
+chunk_address(dsa_pointer chunk)
+{
+	return (Chunk *) dsa_get_address(buf_area, chunk);
+}
+
+static dsa_pointer
+chunk_alloc(TxnBuffer *txn, Size need)
+{
+	FreeChunks *list = NULL;
+	Size		size;
+	dsa_pointer chunk = InvalidDsaPointer;
+	Chunk	   *c;
+
+	if (need > CHUNK_LARGE)
+		size = need;
+	else if (txn->first == InvalidDsaPointer && txn->file == 0 &&
+			 need <= CHUNK_SMALL)
+	{
+		size = CHUNK_SMALL;
+		list = &free_small;
+	}
+	else
+	{
+		size = CHUNK_LARGE;
+		list = &free_large;
+	}
+
+	if (list && list->n > 0)
+		chunk = list->chunk[--list->n];
+	else
+	{
+		chunk = dsa_allocate_extended(buf_area, size + offsetof(Chunk, data),
+									  DSA_ALLOC_HUGE | DSA_ALLOC_NO_OOM);
+		if (!DsaPointerIsValid(chunk))
+			ereport(ERROR,
+					(errcode(ERRCODE_OUT_OF_MEMORY),
+					 errmsg("out of shared memory for remote transactions"),
+					 errdetail("Could not allocate %zu bytes; %zu are in use.",
+							   size, uncommitted_bytes + committed_bytes),
+					 errhint("Lower pgparrep.apply_buffer or make room for dynamic shared memory.")));
+	}
+	c = chunk_address(chunk);
+	c->next = InvalidDsaPointer;
+	c->size = size;
+	c->used = 0;
+	txn->allocated += size;
+	uncommitted_bytes += size;
+	return chunk;
+}
+
+static void
+chunk_free(dsa_pointer chunk, Size size)
+{
+	FreeChunks *list = NULL;
+
+	if (size == CHUNK_SMALL)
+		list = &free_small;
+	else if (size == CHUNK_LARGE)
+		list = &free_large;
+
+	if (list && list->n < KEEP_FREE_CHUNKS)
+		list->chunk[list->n++] = chunk;
+	else
+		dsa_free(buf_area, chunk);
+}
+
+/* Frees a list of chunks; the caller mends the buffer and the totals. */
+static Size
+chunks_free(dsa_pointer chunk)
+{
+	Size		freed = 0;
+
+	while (DsaPointerIsValid(chunk))
+	{
+		Chunk	   *c = chunk_address(chunk);
+		dsa_pointer next = c->next;
+
+		freed += c->size;
+		chunk_free(chunk, c->size);
+		chunk = next;
+	}
+	return freed;
+}
+
+/* Files */
+
+static void
+spill_file_name(char *name, Size size, uint32 file)
+{
+	snprintf(name, size, "%u.changes", file);
+}
+
+static BufFile *
+spill_open(TxnBuffer *txn, bool create)
+{
+	char		name[MAXPGPATH];
+
+	spill_file_name(name, sizeof(name), txn->file);
+	if (create)
+		return BufFileCreateFileSet(&buf_pool->fileset, name);
+	return BufFileOpenFileSet(&buf_pool->fileset, name, O_RDWR, false);
+}
+
+static void
+spill_delete(uint32 file)
+{
+	char		name[MAXPGPATH];
+
+	spill_file_name(name, sizeof(name), file);
+	BufFileDeleteFileSet(&buf_pool->fileset, name, true);
+}
+
+static void
+add_spill_key(TxnBuffer *txn, const ChangeRec *rec)
+{
+	const uint64 *keys = change_keys(rec);
+	int			n = Max(rec->nkeys, 1);
+
+	/* TRUNCATE names no version here; it conflicts with all there is. */
+	if (txn->all_tables && rec->conflict != CONFLICT_ALL)
+		return;
+
+	if (txn->nkeys + n > MAX_SPILL_KEYS && rec->conflict != CONFLICT_ALL)
+	{
+		txn->all_tables = true;
+		return;
+	}
+	if (txn->nkeys + n > txn->maxkeys)
+	{
+		txn->maxkeys = Max(1024, (txn->nkeys + n) * 2);
+		if (txn->keys == NULL)
+			txn->keys = MemoryContextAlloc(buf_mcxt,
+										   txn->maxkeys * sizeof(SpillKey));
+		else
+			txn->keys = repalloc(txn->keys, txn->maxkeys * sizeof(SpillKey));
+	}
+	for (int i = 0; i < n; i++)
+	{
+		SpillKey   *key = &txn->keys[txn->nkeys++];
+
+		key->version = rec->version;
+		key->conflict = rec->conflict;
+		key->key = (i < rec->nkeys) ? keys[i] : 0;
+	}
+}
+
+/*
+ * Writes what a transaction has in memory behind what it has in its file.
+ * One empty chunk is kept for what follows.
+ */
+static void
+spill(TxnBuffer *txn)
+{
+	ResourceOwner oldowner = CurrentResourceOwner;
+	bool		create = (txn->file == 0);
+	BufFile    *file;
+	dsa_pointer chunk;
+	Size		freed;
+
+	if (!DsaPointerIsValid(txn->first))
+		return;
+
+	if (create)
+	{
+		txn->file = ++last_file;
+		dlist_delete(&txn->node);
+		ncached--;
+		dlist_push_tail(&spilled, &txn->node);
+		nspilled++;
+	}
+
+	CurrentResourceOwner = buf_owner;
+	file = spill_open(txn, create);
+	if (!create &&
+		BufFileSeek(file, (int) (txn->file_bytes / BUFFILE_SEGMENT),
+					(off_t) (txn->file_bytes % BUFFILE_SEGMENT), SEEK_SET) != 0)
+		ereport(ERROR,
+				(errcode_for_file_access(),
+				 errmsg("could not seek in temporary file of remote transaction %u: %m",
+						txn->xid)));
+
+	for (chunk = txn->first; DsaPointerIsValid(chunk);)
+	{
+		Chunk	   *c = chunk_address(chunk);
+		uint32		offset;
+
+		if (c->used > 0)
+			BufFileWrite(file, c->data, c->used);
+		txn->file_bytes += c->used;
+		for (offset = 0; offset < c->used;)
+		{
+			ChangeRec  *rec = (ChangeRec *) (c->data + offset);
+
+			add_spill_key(txn, rec);
+			offset += rec->size;
+		}
+		chunk = c->next;
+	}
+	BufFileClose(file);
+	CurrentResourceOwner = oldowner;
+
+	freed = chunks_free(txn->first);
+	txn->allocated -= freed;
+	uncommitted_bytes -= freed;
+	txn->first = txn->last = InvalidDsaPointer;
+}
+
+/* Transactions */
+
+TxnBuffer *
+txnbuf_get(TransactionId xid, bool create)
+{
+	RemoteTxn  *entry;
+	TxnBuffer  *txn;
+	bool		found;
+
+	if (last_txn != NULL && last_txn->xid == xid)
+		return last_txn;
+
+	if (!create)
+	{
+		entry = remotetxn_lookup(txns, xid);
+		if (entry == NULL)
+			return NULL;
+		return (last_txn = entry->buf);
+	}
+
+	entry = remotetxn_insert(txns, xid, &found);
+	if (found)
+		return (last_txn = entry->buf);
+
+	if (dlist_is_empty(&unused))
+		txn = MemoryContextAlloc(buf_mcxt, sizeof(TxnBuffer));
+	else
+		txn = dlist_container(TxnBuffer, node, dlist_pop_head_node(&unused));
+	memset(txn, 0, sizeof(*txn));
+	txn->xid = txn->subxid = xid;
+	txn->first = txn->last = InvalidDsaPointer;
+	dlist_push_tail(&cached, &txn->node);
+	ncached++;
+	entry->buf = txn;
+	return (last_txn = txn);
+}
+
+/*
+ * Appends a change and returns where its body of len bytes is to be written.
+ */
+char *
+txnbuf_append(TxnBuffer *txn, char type, uint32 version, Conflict conflict,
+			  int nkeys, const uint64 *keys, uint32 len)
+{
+	Size		size = MAXALIGN(sizeof(ChangeRec) + nkeys * sizeof(uint64) + (Size) len);
+	Chunk	   *c = NULL;
+	ChangeRec  *rec;
+
+	if (DsaPointerIsValid(txn->last))
+		c = chunk_address(txn->last);
+	if (c == NULL || c->size - c->used < size)
+	{
+		dsa_pointer chunk;
+
+		if (txn->file != 0)
+			spill(txn);
+		chunk = chunk_alloc(txn, size);
+		if (DsaPointerIsValid(txn->last))
+			c->next = chunk;
+		else
+			txn->first = chunk;
+		txn->last = chunk;
+		c = chunk_address(chunk);
+	}
+
+	rec = (ChangeRec *) (c->data + c->used);
+	rec->size = size;
+	rec->len = len;
+	rec->version = version;
+	rec->type = type;
+	rec->conflict = conflict;
+	rec->nkeys = nkeys;
+	rec->wait_csn = 0;
+	if (nkeys > 0)
+		memcpy(change_keys(rec), keys, nkeys * sizeof(uint64));
+	c->used += size;
+	txn->bytes += size;
+	txn->nchanges++;
+	return change_body(rec);
+}
+
+/* Notes that a transaction uses a version. */
+void
+txnbuf_pin_relation(TxnBuffer *txn, RelVersion *rel)
+{
+	/* Newest first: runs of changes of one relation are common. */
+	for (int i = txn->nrels - 1; i >= 0; i--)
+		if (txn->rels[i] == rel)
+			return;
+
+	if (txn->nrels == txn->maxrels)
+	{
+		txn->maxrels = Max(8, txn->maxrels * 2);
+		if (txn->rels == NULL)
+			txn->rels = MemoryContextAlloc(buf_mcxt,
+										   txn->maxrels * sizeof(RelVersion *));
+		else
+			txn->rels = repalloc(txn->rels, txn->maxrels * sizeof(RelVersion *));
+	}
+	streamrel_pin(rel);
+	txn->rels[txn->nrels++] = rel;
+}
+
+/*
+ * The changes that follow belong to a subtransaction (or to the top).
+ * Remembers where a subtransaction began.
+ *
+ * Subtransactions are a stack on the publisher: while one is in progress, all
+ * that began later are below it, and it cannot write before they have ended.
+ * So whichever it finds with a later xid have been released into this one,
+ * which now answers for their changes.  What is left is sorted by xid, and each
+ * is looked at once: a transaction can have a million of them.
+ */
+void
+txnbuf_subxact(TxnBuffer *txn, TransactionId subxid)
+{
+	uint64		start = txn->bytes;
+	uint64		nchanges = txn->nchanges;
+
+	txn->subxid = subxid;
+	if (subxid == txn->xid)
+	{
+		txn->nsubxacts = 0;		/* only all can be undone from here on */
+		return;
+	}
+	while (txn->nsubxacts > 0)
+	{
+		SubXact    *last = &txn->subxacts[txn->nsubxacts - 1];
+
+		if (last->xid == subxid)
+			return;
+		if (TransactionIdPrecedes(last->xid, subxid))
+			break;
+		start = last->start;
+		nchanges = last->nchanges;
+		txn->nsubxacts--;
+	}
+
+	if (txn->nsubxacts == txn->maxsubxacts)
+	{
+		txn->maxsubxacts = Max(8, txn->maxsubxacts * 2);
+		if (txn->subxacts == NULL)
+			txn->subxacts = MemoryContextAlloc(buf_mcxt,
+											   txn->maxsubxacts * sizeof(SubXact));
+		else
+			txn->subxacts = repalloc_huge(txn->subxacts,
+										  txn->maxsubxacts * sizeof(SubXact));
+	}
+	txn->subxacts[txn->nsubxacts].xid = subxid;
+	txn->subxacts[txn->nsubxacts].start = start;
+	txn->subxacts[txn->nsubxacts].nchanges = nchanges;
+	txn->nsubxacts++;
+}
+
+/* Cuts a transaction off at a position (I5). */
+static void
+truncate_to(TxnBuffer *txn, uint64 position)
+{
+	uint64		start = txn->file_bytes;
+	dsa_pointer chunk = txn->first;
+	dsa_pointer prev = InvalidDsaPointer;
+	Size		freed;
+
+	if (position < txn->file_bytes)
+	{
+		ResourceOwner oldowner = CurrentResourceOwner;
+		BufFile    *file;
+
+		CurrentResourceOwner = buf_owner;
+		file = spill_open(txn, false);
+		BufFileTruncateFileSet(file, (int) (position / BUFFILE_SEGMENT),
+							   (off_t) (position % BUFFILE_SEGMENT));
+		BufFileClose(file);
+		CurrentResourceOwner = oldowner;
+		txn->file_bytes = start = position;
+	}
+
+	/* Keep the chunks, and the part of one, that lie before it. */
+	while (DsaPointerIsValid(chunk))
+	{
+		Chunk	   *c = chunk_address(chunk);
+
+		if (start >= position)
+			break;
+		if (start + c->used > position)
+			c->used = position - start;
+		start += c->used;
+		prev = chunk;
+		chunk = c->next;
+	}
+	freed = chunks_free(chunk);
+	txn->allocated -= freed;
+	uncommitted_bytes -= freed;
+	if (DsaPointerIsValid(prev))
+		chunk_address(prev)->next = InvalidDsaPointer;
+	else
+		txn->first = InvalidDsaPointer;
+	txn->last = prev;
+	txn->bytes = position;
+}
+
+void
+txnbuf_abort_subxact(TxnBuffer *txn, TransactionId subxid)
+{
+	for (int i = txn->nsubxacts - 1; i >= 0; i--)
+	{
+		if (TransactionIdPrecedes(txn->subxacts[i].xid, subxid))
+			break;
+		if (txn->subxacts[i].xid == subxid)
+		{
+			truncate_to(txn, txn->subxacts[i].start);
+			txn->nchanges = txn->subxacts[i].nchanges;
+			txn->nsubxacts = i;
+			break;
+		}
+	}
+
+	/*
+	 * Not there: it had no change, or its parent, which aborts with it, has
+	 * been or is to be cut off.
+	 */
+}
+
+/* Keeps uncommitted transactions within their bounds; after an append. */
+void
+txnbuf_enforce_limits(TxnBuffer *txn)
+{
+	Size		limit = (Size) pgparrep_apply_buffer * 1024 / 2;
+
+	if (txn->file == 0)
+	{
+		/* Over the number of changes or of transactions, or a large share? */
+		if (txn->nchanges > pgparrep_cached_changes ||
+			ncached > (uint64) pgparrep_cached_transactions ||
+			txn->allocated > limit / 4)
+			spill(txn);
+	}
+	else if (txn->allocated > 2 * CHUNK_LARGE)
+		spill(txn);				/* one of its rows is very large */
+
+	/* Many medium ones: the largest first. */
+	while (uncommitted_bytes > limit && !dlist_is_empty(&cached))
+	{
+		TxnBuffer  *largest = NULL;
+		dlist_iter	iter;
+
+		dlist_foreach(iter, &cached)
+		{
+			TxnBuffer  *t = dlist_container(TxnBuffer, node, iter.cur);
+
+			if (largest == NULL || t->allocated > largest->allocated)
+				largest = t;
+		}
+		if (largest->allocated == 0)
+			break;
+		spill(largest);
+	}
+}
+
+/* Takes a transaction out of the uncommitted ones. */
+static void
+forget(TxnBuffer *txn)
+{
+	remotetxn_delete(txns, txn->xid);
+	last_txn = NULL;
+	dlist_delete(&txn->node);
+	if (txn->file != 0)
+		nspilled--;
+	else
+		ncached--;
+	uncommitted_bytes -= txn->allocated;
+}
+
+/* Gives back what a buffer holds besides its place in a list. */
+static void
+recycle(TxnBuffer *txn)
+{
+	chunks_free(txn->first);
+	if (txn->file != 0)
+		spill_delete(txn->file);
+	for (int i = 0; i < txn->nrels; i++)
+		streamrel_unpin(txn->rels[i]);
+	if (txn->rels)
+		pfree(txn->rels);
+	if (txn->subxacts)
+		pfree(txn->subxacts);
+	if (txn->keys)
+		pfree(txn->keys);
+	dlist_push_head(&unused, &txn->node);
+}
+
+/*
+ * The transaction has committed on the publisher: makes its buffer readable
+ * for workers and takes it out of the uncommitted ones.  The caller keeps it
+ * until it has been applied.
+ */
+void
+txnbuf_commit(TxnBuffer *txn, PoolTxn *ptxn)
+{
+	if (txn->file != 0)
+		spill(txn);
+	forget(txn);
+	committed_bytes += txn->allocated;
+	ptxn->chunks = txn->first;
+	ptxn->file = txn->file;
+	ptxn->nchanges = txn->nchanges;
+}
+
+/* The transaction has aborted on the publisher. */
+void
+txnbuf_drop(TxnBuffer *txn)
+{
+	forget(txn);
+	recycle(txn);
+}
+
+/* The transaction has been applied. */
+void
+txnbuf_release(TxnBuffer *txn)
+{
+	committed_bytes -= txn->allocated;
+	recycle(txn);
+}
+
+uint64
+txnbuf_in_progress(void)
+{
+	return ncached + nspilled;
+}
+
+uint64
+txnbuf_spilled(void)
+{
+	return nspilled;
+}
+
+Size
+txnbuf_committed_bytes(void)
+{
+	return committed_bytes;
+}
+
+/* Reading, in a worker. */
+
+void
+txnread_begin(TxnReader *reader, Pool *pool, dsa_area *area, PoolTxn *ptxn)
+{
+	reader->pool = pool;
+	reader->area = area;
+	reader->chunk = NULL;
+	reader->offset = 0;
+	reader->file = NULL;
+	if (ptxn->file != 0)
+	{
+		char		name[MAXPGPATH];
+
+		spill_file_name(name, sizeof(name), ptxn->file);
+		reader->file = BufFileOpenFileSet(&pool->fileset, name, O_RDONLY, false);
+	}
+	else if (DsaPointerIsValid(ptxn->chunks))
+		reader->chunk = dsa_get_address(area, ptxn->chunks);
+}
+
+static void
+reserve_body(TxnReader *reader, Size len)
+{
+	if (len + 1 > reader->bodysize)
+	{
+		if (reader->body)
+			pfree(reader->body);
+		reader->body = NULL;
+		reader->bodysize = Max(8192, len + 1);
+		reader->body = MemoryContextAllocHuge(TopMemoryContext,
+											  reader->bodysize);
+	}
+}
+
+static void
+read_file(TxnReader *reader, void *ptr, Size size)
+{
+	if (BufFileRead(reader->file, ptr, size) != size)
+		ereport(ERROR,
+				(errcode_for_file_access(),
+				 errmsg("could not read from temporary file of a remote transaction: %m")));
+}
+
+bool
+txnread_next(TxnReader *reader)
+{
+	if (reader->file)
+	{
+		ChangeRec  *rec = &reader->rec;
+		Size		rest;
+		size_t		n = BufFileRead(reader->file, rec, sizeof(*rec));
+
+		if (n == 0)
+			return false;
+		if (n != sizeof(*rec))
+			ereport(ERROR,
+					(errcode_for_file_access(),
+					 errmsg("could not read from temporary file of a remote transaction: %m")));
+		rest = rec->size - sizeof(*rec);
+		reserve_body(reader, rest);
+		read_file(reader, reader->body, rest);
+		if (rec->nkeys > 0)
+			memmove(reader->body, reader->body + rec->nkeys * sizeof(uint64),
+					rec->len);
+		return true;
+	}
+
+	while (reader->chunk != NULL && reader->offset >= reader->chunk->used)
+	{
+		dsa_pointer next = reader->chunk->next;
+
+		reader->chunk = DsaPointerIsValid(next) ?
+			dsa_get_address(reader->area, next) : NULL;
+		reader->offset = 0;
+	}
+	if (reader->chunk == NULL)
+		return false;
+
+	{
+		ChangeRec  *rec = (ChangeRec *) (reader->chunk->data + reader->offset);
+
+		reader->rec = *rec;
+		reserve_body(reader, rec->len);
+		memcpy(reader->body, change_body(rec), rec->len);
+		reader->offset += rec->size;
+	}
+	return true;
+}
+
+void
+txnread_end(TxnReader *reader)
+{
+	if (reader->file)
+		BufFileClose(reader->file);
+	reader->file = NULL;
+	reader->chunk = NULL;
+
+	/* Do not sit on the room for one large row. */
+	if (reader->bodysize > 1024 * 1024)
+	{
+		pfree(reader->body);
+		reader->body = NULL;
+		reader->bodysize = 0;
+	}
+}
+
+/* After an error: the transaction's resource owner has closed the file. */
+void
+txnread_abort(TxnReader *reader)
+{
+	reader->file = NULL;
+	reader->chunk = NULL;
+}

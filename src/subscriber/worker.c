@@ -1,0 +1,643 @@
+/*-------------------------------------------------------------------------
+ *
+ * worker.c
+ *	  Apply worker: applies one remote transaction after the other.
+ *
+ * Takes the next transaction in commit order (order.c), reads its changes
+ * (txnbuf.c) and applies them (apply.c) in a local transaction that commits
+ * when its turn has come.
+ *
+ * I1	An attempt that did not begin at its turn proves nothing by an error:
+ *		an earlier transaction may not have done its part yet.  It is rolled
+ *		back without a trace in the log and made again at its turn.
+ * I2	An attempt that began at its turn sees exactly what a serial apply would
+ *		see.  Its error is the publisher's transaction's own and is reported,
+ *		once, unless it says nothing of the data (shared_is_transient): then
+ *		the attempt is made again after a pause.
+ * I3	The replication origin moves only with a commit, at its turn: its LSN
+ *		and time are set after everything that could still be rolled back
+ *		(XACT_EVENT_PRE_COMMIT) and cleared before any rollback, since from 16
+ *		on a rollback records them as well.
+ * I4	On 15 an origin has one owner: whoever's turn it is takes it before its
+ *		commit record and gives it up before it makes the commit known.  So the
+ *		next one finds it free.
+ * I5	A commit is made known in XACT_EVENT_COMMIT: the transaction is visible
+ *		by then, and its locks are still held.  An error after that ends the
+ *		process; the commit stands.
+ * I6	A group of transactions is given up at any trouble and followed by its
+ *		members one by one, so that an error has one transaction, and whatever
+ *		looks at other rows sees what a serial apply would show.  Within a
+ *		group a change has its turn when the group has: all before it are
+ *		committed or part of the group, and visible either way.
+ * I7	Whatever reads other rows is run in READ COMMITTED and by session
+ *		settings that do not depend on the database or role.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "pgparrep.h"
+
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/indexing.h"
+#include "catalog/pg_subscription.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "replication/origin.h"
+#include "replication/worker_internal.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/lmgr.h"
+#include "storage/proc.h"
+#include "tcop/tcopprot.h"
+#include "utils/guc.h"
+#include "utils/inval.h"
+#include "utils/memutils.h"
+#include "utils/pg_lsn.h"
+#include "utils/resowner.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+
+#include "apply.h"
+#include "compat.h"
+#include "order.h"
+#include "txnbuf.h"
+#include "worker.h"
+
+/* Pause before an attempt that failed for a transient reason is repeated. */
+#define FIRST_PAUSE_MS 100
+#define LAST_PAUSE_MS 5000
+
+/*
+ * Versions of relations kept in this process.  A publisher that changes
+ * tables all day makes many; those forgotten are told again when needed.
+ */
+#define MAX_KNOWN_VERSIONS 512
+
+static Pool *pool;
+static dsa_area *area;
+static WorkerSlot *slot;
+static TxnReader reader;
+
+/* The transaction in work. */
+static Csn	my_csn;				/* first of a group */
+static Csn	my_last_csn;		/* last of the group */
+static PoolTxn *my_txn;			/* of the group: the one in work */
+static bool at_turn;			/* CSN - 1 is known to have committed */
+static bool began_at_turn;		/* ... and was so when the attempt began (I2) */
+static bool applying;			/* local transaction is for my_txn */
+static bool has_baton;			/* I4 */
+static bool published;			/* I5 */
+
+static uint32 known_versions[MAX_KNOWN_VERSIONS];
+static int	nknown_versions;
+static bool subscription_stale = false;
+
+bool
+worker_at_turn(void)
+{
+	if (!at_turn)
+		at_turn = order_at_turn(my_csn);
+	return at_turn;
+}
+
+void
+worker_wait_turn(void)
+{
+	if (!at_turn)
+	{
+		order_wait(my_csn - 1, WORKER_WAIT_TURN, true);
+		at_turn = true;
+	}
+}
+
+void
+worker_require_alone(void)
+{
+	if (my_csn != my_last_csn)
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg("remote transaction cannot be applied together with others")));
+}
+
+static void
+clear_origin(void)
+{
+	replorigin_session_origin_lsn = InvalidXLogRecPtr;
+	replorigin_session_origin_timestamp = 0;
+}
+
+/* Before the server aborts what is open, in an exit of whatever cause (I3). */
+static void
+clear_origin_at_exit(int code, Datum arg)
+{
+	clear_origin();
+}
+
+static void
+xact_callback(XactEvent event, void *arg)
+{
+	if (!applying)
+		return;
+	switch (event)
+	{
+		case XACT_EVENT_PRE_COMMIT:
+#ifndef PGPARREP_SABOTAGE_NO_COMMIT_WAIT
+			Assert(order_at_turn(my_csn));
+#endif
+			/* The leader is going: its successor will see to this one. */
+			if (pg_atomic_read_u32(&pool->stop) != 0)
+				ereport(ERROR,
+						(errcode(ERRCODE_ADMIN_SHUTDOWN),
+						 errmsg("apply worker is stopping")));
+			if (!COMPAT_ORIGIN_SHARED)
+			{
+				compat_origin_setup(pool->origin, pool->leader_pid);
+				has_baton = true;
+			}
+			/* my_txn is the last of a group by now */
+			replorigin_session_origin_lsn = my_txn->end_lsn;
+			replorigin_session_origin_timestamp = my_txn->commit_time;
+			XactLastCommitEnd = InvalidXLogRecPtr;
+			break;
+		case XACT_EVENT_COMMIT:
+			if (has_baton)
+			{
+				replorigin_session_reset();
+				has_baton = false;
+			}
+			clear_origin();
+			for (Csn csn = my_csn; csn <= my_last_csn; csn++)
+				pool_txn(pool, csn)->local_end = XactLastCommitEnd;
+			applying = false;
+			published = true;
+			order_publish(my_csn, my_last_csn);
+			break;
+		case XACT_EVENT_ABORT:
+			if (has_baton)
+			{
+				replorigin_session_reset();
+				has_baton = false;
+			}
+			applying = false;
+			break;
+		default:
+			break;
+	}
+}
+
+static void
+subscription_callback(Datum arg, int cacheid, uint32 hashvalue)
+{
+	subscription_stale = true;
+}
+
+/* Options that do not restart the leader: as they stand at each transaction. */
+static void
+reread_subscription(void)
+{
+	MemoryContext oldcxt;
+	Subscription *sub;
+
+	AcceptInvalidationMessages();
+	if (!subscription_stale && MySubscription != NULL)
+		return;
+	subscription_stale = false;
+	oldcxt = MemoryContextSwitchTo(ApplyContext);
+	sub = GetSubscription(pool->subid, true);
+	MemoryContextSwitchTo(oldcxt);
+	if (sub == NULL)
+		proc_exit(0);			/* being dropped; the leader ends as well */
+	if (MySubscription != NULL)
+		FreeSubscription(MySubscription);
+	MySubscription = sub;
+
+	/*
+	 * Never wait for a flush in the chain of commits.  Only remote_apply has
+	 * to be in the commit record itself.
+	 */
+	SetConfigOption("synchronous_commit",
+					strcmp(sub->synccommit, "remote_apply") == 0 ?
+					"remote_apply" : "off",
+					PGC_BACKEND, PGC_S_OVERRIDE);
+}
+
+/*
+ * Resets the position of ALTER SUBSCRIPTION ... SKIP, in the transaction that
+ * it was, or was not, about.
+ */
+static void
+clear_skip_lsn(void)
+{
+	XLogRecPtr	skiplsn = MySubscription->skiplsn;
+	Relation	rel;
+	HeapTuple	tup;
+
+	PushActiveSnapshot(GetTransactionSnapshot());
+	LockSharedObject(SubscriptionRelationId, pool->subid, 0, AccessShareLock);
+	rel = table_open(SubscriptionRelationId, RowExclusiveLock);
+	tup = SearchSysCacheCopy1(SUBSCRIPTIONOID, ObjectIdGetDatum(pool->subid));
+	if (!HeapTupleIsValid(tup))
+		elog(ERROR, "subscription \"%s\" does not exist", MySubscription->name);
+
+	/* Set anew meanwhile: that is for another transaction. */
+	if (((Form_pg_subscription) GETSTRUCT(tup))->subskiplsn == skiplsn)
+	{
+		bool		nulls[Natts_pg_subscription] = {0};
+		bool		replaces[Natts_pg_subscription] = {0};
+		Datum		values[Natts_pg_subscription] = {0};
+
+		values[Anum_pg_subscription_subskiplsn - 1] = LSNGetDatum(InvalidXLogRecPtr);
+		replaces[Anum_pg_subscription_subskiplsn - 1] = true;
+		tup = heap_modify_tuple(tup, RelationGetDescr(rel), values, nulls, replaces);
+		CatalogTupleUpdate(rel, &tup->t_self, tup);
+		if (skiplsn != my_txn->commit_lsn)
+			ereport(WARNING,
+					(errmsg("skip-LSN of subscription \"%s\" cleared",
+							MySubscription->name),
+					 errdetail("Remote transaction's finish WAL location (LSN) %X/%X did not match skip-LSN %X/%X.",
+							   LSN_FORMAT_ARGS(my_txn->commit_lsn),
+							   LSN_FORMAT_ARGS(skiplsn))));
+	}
+	heap_freetuple(tup);
+	table_close(rel, NoLock);
+	PopActiveSnapshot();
+}
+
+static TxnRel *
+transaction_relations(void)
+{
+	if (my_txn->nrels <= POOL_FEW_RELS)
+		return my_txn->few_rels;
+	return dsa_get_address(area, my_txn->rels);
+}
+
+/* Tells apply.c the versions that the transaction uses. */
+static void
+define_relations(const TxnRel *rels)
+{
+	for (int i = 0; i < my_txn->nrels; i++)
+	{
+		if (!rels[i].apply || apply_knows_relation(rels[i].version))
+			continue;
+		apply_define_relation(rels[i].version,
+							  dsa_get_address(area, rels[i].body), rels[i].len);
+		/* At most those of one transaction more than kept. */
+		if (nknown_versions < MAX_KNOWN_VERSIONS)
+			known_versions[nknown_versions++] = rels[i].version;
+	}
+}
+
+static void
+forget_relations(void)
+{
+	while (nknown_versions > 0)
+		apply_forget_relation(known_versions[--nknown_versions]);
+}
+
+static inline bool
+applies(const TxnRel *rels, uint32 version)
+{
+	for (int i = 0; i < my_txn->nrels; i++)
+		if (rels[i].version == version)
+			return rels[i].apply;
+	return false;
+}
+
+/* Applies the changes; returns how many there were. */
+static uint64
+apply_changes(void)
+{
+	const TxnRel *rels = transaction_relations();
+	uint32		last_version = 0;
+	bool		last_applies = false;
+	uint64		n = 0;
+
+	define_relations(rels);
+	txnread_begin(&reader, pool, area, my_txn);
+	if (my_txn->wait_csn != 0)
+		order_wait(my_txn->wait_csn, WORKER_WAIT_DEPENDENCY, true);
+
+	while (txnread_next(&reader))
+	{
+		ChangeRec  *rec = &reader.rec;
+
+		CHECK_FOR_INTERRUPTS();
+		/* a CSN of the group itself needs no wait */
+		if (rec->wait_csn != 0 && rec->wait_csn < my_csn && !at_turn)
+			order_wait(rec->wait_csn, WORKER_WAIT_DEPENDENCY, true);
+
+		if (rec->type == 'T')
+		{
+			TruncateBody *body = (TruncateBody *) reader.body;
+			uint32		nrels = 0;
+
+			for (uint32 i = 0; i < body->nrels; i++)
+				if (applies(rels, body->versions[i]))
+					body->versions[nrels++] = body->versions[i];
+			if (nrels > 0)
+				apply_truncate(nrels, body->versions, body->flags);
+		}
+		else
+		{
+			if (rec->version != last_version)
+			{
+				last_version = rec->version;
+				last_applies = applies(rels, last_version);
+			}
+			if (!last_applies)
+				continue;
+			apply_change(rec->version, rec->type, reader.body, rec->len);
+		}
+		n++;
+	}
+	txnread_end(&reader);
+	return n;
+}
+
+/* What apply.c has to know of the transaction in work. */
+static void
+describe(ApplyTxn *txn)
+{
+	txn->remote_xid = my_txn->remote_xid;
+	txn->commit_lsn = my_txn->commit_lsn;
+	txn->end_lsn = my_txn->end_lsn;
+	txn->commit_time = my_txn->commit_time;
+}
+
+/*
+ * One attempt at the transaction, or the group; false if there has to be
+ * another.
+ */
+static bool
+attempt(void)
+{
+	volatile bool done = false;
+
+	published = false;
+	began_at_turn = false;
+	PG_TRY();
+	{
+		ApplyTxn	txn;
+		uint64		n = 0;
+
+		SetCurrentStatementStartTimestamp();
+		StartTransactionCommand();
+		applying = true;
+		reread_subscription();
+		at_turn = false;
+		began_at_turn = worker_at_turn();
+
+		my_txn = pool_txn(pool, my_csn);
+		describe(&txn);
+		if ((my_txn->flags & PTXN_SKIPLSN) &&
+			MySubscription->skiplsn == my_txn->commit_lsn)
+		{
+			worker_wait_turn();
+			ereport(LOG,
+					(errmsg("logical replication starts skipping transaction at LSN %X/%X",
+							LSN_FORMAT_ARGS(my_txn->commit_lsn))));
+			ereport(LOG,
+					(errmsg("logical replication completed skipping transaction at LSN %X/%X",
+							LSN_FORMAT_ARGS(my_txn->commit_lsn))));
+			clear_skip_lsn();
+		}
+		else
+		{
+			apply_begin(&txn);
+			n = apply_changes();
+			for (Csn csn = my_csn + 1; csn <= my_last_csn; csn++)
+			{
+				my_txn = pool_txn(pool, csn);
+				describe(&txn);
+				apply_next(&txn);
+				n += apply_changes();
+			}
+			apply_end();
+			if ((my_txn->flags & PTXN_SKIPLSN) &&
+				!XLogRecPtrIsInvalid(MySubscription->skiplsn))
+			{
+				worker_wait_turn();
+				clear_skip_lsn();
+			}
+		}
+
+		/* Not in a callback: deferred triggers come before all callbacks. */
+		worker_wait_turn();
+		order_set_state(WORKER_COMMITTING);
+		apply_begin_commit(&txn);
+		CommitTransactionCommand();
+		apply_end_commit();
+		pg_atomic_fetch_add_u64(&slot->changes, n);
+		done = true;
+	}
+	PG_CATCH();
+	{
+		int			sqlstate;
+		bool		counts;
+
+		clear_origin();			/* I3 */
+		if (published)
+			PG_RE_THROW();		/* I5 */
+		sqlstate = geterrcode();
+		counts = began_at_turn && my_csn == my_last_csn &&
+			!shared_is_transient(sqlstate);
+
+		HOLD_INTERRUPTS();
+		QueryCancelPending = false;
+		if (counts)
+			EmitErrorReport();
+		else if (began_at_turn && my_csn == my_last_csn &&
+				 pg_atomic_read_u32(&pool->stop) == 0)
+		{
+			MemoryContext oldcxt = MemoryContextSwitchTo(ApplyContext);
+			ErrorData  *edata = CopyErrorData();
+
+			MemoryContextSwitchTo(oldcxt);
+			ereport(LOG,
+					(errcode(edata->sqlerrcode),
+					 errmsg("remote transaction %u, finished at %X/%X, will be tried again: %s",
+							my_txn->remote_xid,
+							LSN_FORMAT_ARGS(my_txn->commit_lsn),
+							edata->message),
+					 edata->detail ? errdetail_internal("%s", edata->detail) : 0));
+			FreeErrorData(edata);
+		}
+		AbortOutOfAnyTransaction();
+		txnread_abort(&reader);
+		apply_abort();
+		FlushErrorState();
+		RESUME_INTERRUPTS();
+
+		if (counts)
+		{
+			order_fail(my_csn, sqlstate);
+			order_set_state(WORKER_STOPPED);
+			pgstat_report_stat(true);
+			proc_exit(0);
+		}
+	}
+	PG_END_TRY();
+	return done;
+}
+
+static void
+pause_before_retry(long ms)
+{
+	TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), ms);
+
+	order_set_state(WORKER_WAIT_RETRY);
+	for (;;)
+	{
+		long		left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(), end);
+
+		if (left <= 0 || pg_atomic_read_u32(&pool->stop) != 0)
+			break;
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 left, compat_wait_event("PgparrepRetry"));
+		ResetLatch(MyLatch);
+		QueryCancelPending = false; /* nothing is open */
+		CHECK_FOR_INTERRUPTS();
+	}
+	order_set_state(WORKER_APPLYING);
+}
+
+/* Applies a transaction, or a group; false if a group was given up. */
+static bool
+apply_transactions(Csn csn, Csn last)
+{
+	LeaderSlot *leader = &Shared->leaders[pool->leader_slot];
+	long		pause = FIRST_PAUSE_MS;
+	char		activity[80];
+
+	my_csn = csn;
+	my_last_csn = last;
+	my_txn = pool_txn(pool, csn);
+	pg_atomic_write_u32(&slot->remote_xid, my_txn->remote_xid);
+	pg_atomic_write_u64(&slot->commit_lsn, my_txn->commit_lsn);
+
+	if (my_txn->flags & PTXN_EMPTY)
+	{
+		order_wait(csn - 1, WORKER_WAIT_TURN, false);
+		order_publish(csn, csn);
+		pg_atomic_fetch_add_u64(&slot->transactions, 1);
+		return true;
+	}
+
+	snprintf(activity, sizeof(activity),
+			 "applying remote transaction %u, finished at %X/%X",
+			 my_txn->remote_xid, LSN_FORMAT_ARGS(my_txn->commit_lsn));
+	pgstat_report_activity(STATE_RUNNING, activity);
+
+	if (nknown_versions > MAX_KNOWN_VERSIONS / 2)
+		forget_relations();
+
+	while (!attempt())
+	{
+		order_exit_if_stopped();
+		pg_atomic_fetch_add_u64(&slot->retries, 1);
+		pg_atomic_fetch_add_u64(&leader->retries, 1);
+		if (csn != last)
+			return false;
+		if (began_at_turn)
+		{
+			/* Nothing to wait for but better times. */
+			pause_before_retry(pause);
+			pause = Min(pause * 2, LAST_PAUSE_MS);
+		}
+		order_wait(csn - 1, WORKER_WAIT_RETRY, false);
+	}
+	pg_atomic_fetch_add_u64(&slot->transactions, last - csn + 1);
+	pg_atomic_write_u64(&slot->missing, apply_missing_rows());
+	pgstat_report_stat(false);
+	return true;
+}
+
+/* Attaches to the pool; exits if the leader is gone already. */
+static void
+attach(void)
+{
+	WorkerStart start;
+	dsm_segment *segment;
+
+	memcpy(&start, MyBgworkerEntry->bgw_extra, sizeof(start));
+
+	CurrentResourceOwner = NULL;	/* segments live as long as the process */
+	segment = dsm_attach(start.pool);
+	if (segment == NULL)
+		proc_exit(0);
+	dsm_pin_mapping(segment);
+	pool = dsm_segment_address(segment);
+	slot = &Shared->workers[start.slot];
+	if (slot->generation != start.generation ||
+		pg_atomic_read_u32(&pool->stop) != 0)
+		proc_exit(0);
+	area = dsa_attach(pool->dsa);
+	dsa_pin_mapping(area);
+	slot->pid = MyProcPid;
+	slot->procno = compat_my_procno();
+	order_init(pool, start.slot);
+}
+
+void
+pgparrep_apply_worker_main(Datum main_arg)
+{
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+
+	attach();
+
+	/* As the server's apply worker. */
+	SetConfigOption("session_replication_role", "replica",
+					PGC_SUSET, PGC_S_OVERRIDE);
+	BackgroundWorkerInitializeConnectionByOid(pool->dbid, pool->userid, 0);
+	SetConfigOption("search_path", "", PGC_SUSET, PGC_S_OVERRIDE);
+
+	/* I7 */
+	SetConfigOption("default_transaction_isolation", "read committed",
+					PGC_SUSET, PGC_S_OVERRIDE);
+	SetConfigOption("default_transaction_read_only", "off",
+					PGC_SUSET, PGC_S_OVERRIDE);
+	SetConfigOption("default_transaction_deferrable", "off",
+					PGC_SUSET, PGC_S_OVERRIDE);
+	compat_no_transaction_timeout();
+
+	ApplyContext = AllocSetContextCreate(TopMemoryContext, "ApplyContext",
+										 ALLOCSET_DEFAULT_SIZES);
+	RegisterXactCallback(xact_callback, NULL);
+	before_shmem_exit(clear_origin_at_exit, (Datum) 0);
+	CacheRegisterSyscacheCallback(SUBSCRIPTIONOID, subscription_callback, (Datum) 0);
+
+	StartTransactionCommand();
+	reread_subscription();
+	if (COMPAT_ORIGIN_SHARED)
+		compat_origin_setup(pool->origin, pool->leader_pid);
+	replorigin_session_origin = pool->origin;
+	CommitTransactionCommand();
+	apply_init(pool->origin_name);
+
+	for (;;)
+	{
+		Csn			last;
+		Csn			first = order_claim(&last);
+
+		if (!apply_transactions(first, last))
+		{
+			for (Csn csn = first; csn <= last; csn++)
+			{
+				order_ungroup(csn);
+				(void) apply_transactions(csn, csn);
+			}
+		}
+		if (ConfigReloadPending)
+		{
+			ConfigReloadPending = false;
+			ProcessConfigFile(PGC_SIGHUP);
+		}
+	}
+}
