@@ -146,7 +146,7 @@ fstream_put_sync(StringInfo buf, bool synchronous)
 	char		body[FSTREAM_SYNC_SIZE] = {synchronous ? 1 : 0};
 	int			frame = fstream_begin(buf, 0, FSTREAM_SYNC);
 
-	append_body(buf, body, sizeof(body));
+	appendBinaryStringInfo(buf, body, sizeof(body));
 	fstream_end(buf, frame);
 }
 
