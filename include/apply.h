@@ -8,7 +8,7 @@
  *
  *		StartTransactionCommand
  *		apply_begin
- *			apply_change | apply_truncate ...
+ *			apply_change | apply_truncate | apply_next ...
  *		apply_end
  *		apply_begin_commit
  *		CommitTransactionCommand
@@ -54,6 +54,9 @@ extern bool apply_knows_relation(uint32 version);
 extern void apply_forget_relation(uint32 version);
 
 extern void apply_begin(const ApplyTxn *txn);
+
+/* Changes of another remote transaction follow, in the same local one. */
+extern void apply_next(const ApplyTxn *txn);
 
 /*
  * Applies one insert ('I'), update ('U') or delete ('D') of the relation with

@@ -103,6 +103,10 @@ typedef struct RelMap
 	bool		needs_turn;		/* may read other rows while applying */
 	bool		insert_needs_turn;	/* same, because of a default */
 	bool		fragile;		/* forget after a rollback */
+
+	/* What is kept of a Target when it is closed; see target.c. */
+	bool		keepable;
+	struct Target *kept;
 } RelMap;
 
 typedef struct RemoteRel
@@ -122,8 +126,10 @@ typedef struct Target
 	RemoteRel  *remote;
 	RelMap	   *map;
 	Relation	rel;
+	MemoryContext cxt;			/* of its own, if kept over transactions */
 	EState	   *estate;			/* a partition uses its parent's */
 	ResultRelInfo *relinfo;		/* indexes are open */
+	Oid		   *indexoids;		/* which ones, if kept */
 	Bitmapset **updated_cols;	/* of the range table entry */
 	bool		updated_all;	/* did the last update set all columns? */
 

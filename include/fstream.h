@@ -43,6 +43,7 @@
 #define FSTREAM_COMMIT			'C'
 #define FSTREAM_SUBXACT			'X' /* ours: names the subtransaction */
 #define FSTREAM_ABORT			'A' /* ours: ends a (sub)transaction */
+#define FSTREAM_SYNC			'S' /* ours: do commits wait for the client? */
 
 /* Column kinds in the tuples of I, U and D. */
 #define FSTREAM_COL_NULL		'n'
@@ -54,6 +55,7 @@
 #define FSTREAM_COMMIT_SIZE		25	/* flags, commit_lsn, end_lsn, time */
 #define FSTREAM_SUBXACT_SIZE	4	/* subxid */
 #define FSTREAM_ABORT_SIZE		20	/* subxid, lsn, time */
+#define FSTREAM_SYNC_SIZE		1	/* boolean */
 
 /*
  * Writing.  fstream_begin returns the offset of the frame in the buffer;
@@ -64,6 +66,7 @@ extern void fstream_end(StringInfo buf, int frame);
 extern void fstream_put_commit(StringInfo buf, uint32 xid, uint64 commit_lsn,
 							   uint64 end_lsn, int64 commit_time);
 extern void fstream_put_subxact(StringInfo buf, uint32 xid, uint32 subxid);
+extern void fstream_put_sync(StringInfo buf, bool synchronous);
 extern void fstream_put_abort(StringInfo buf, uint32 xid, uint32 subxid,
 							  uint64 lsn, int64 time);
 
@@ -140,6 +143,7 @@ extern FStreamResult fstream_next(FStreamReader *reader, FStreamFrame *frame);
 extern bool fstream_get_commit(const FStreamFrame *frame, FStreamCommit *commit);
 extern bool fstream_get_subxact(const FStreamFrame *frame, uint32 *subxid);
 extern bool fstream_get_abort(const FStreamFrame *frame, FStreamAbort *abort);
+extern bool fstream_get_sync(const FStreamFrame *frame, bool *synchronous);
 extern bool fstream_get_row(const FStreamFrame *frame, FStreamRow *row);
 
 /* For a tuple of fstream_get_row, which has checked all of it. */

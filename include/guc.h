@@ -14,6 +14,7 @@ extern int	pgparrep_apply_buffer;	/* kB of shared memory per leader */
 extern int	pgparrep_cached_changes;	/* changes kept of one transaction */
 extern int	pgparrep_cached_transactions;	/* transactions kept in memory */
 extern int	pgparrep_default_worker_number;
+extern int	pgparrep_group_transactions;	/* remote ones in a local one */
 extern bool pgparrep_key_table; /* developer: track keys at all */
 
 #endif							/* PGPARREP_GUC_H */

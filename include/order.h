@@ -18,8 +18,11 @@ extern void order_init(Pool *pool, int slot);
 /* Ends the process when the leader is going or another worker has failed. */
 extern void order_exit_if_stopped(void);
 
-/* The next transaction; waits for one.  Exits the process at a stop. */
-extern Csn	order_claim(void);
+/*
+ * The next transaction, or a group of transactions up to *last; waits for one.
+ * Exits the process at a stop.
+ */
+extern Csn	order_claim(Csn *last);
 
 /* Has the commit before csn been made known? */
 extern bool order_at_turn(Csn csn);
@@ -32,8 +35,14 @@ extern bool order_at_turn(Csn csn);
  */
 extern void order_wait(Csn csn, WorkerState state, bool in_transaction);
 
-/* Makes a commit known; all before it must have been.  Raises no error. */
-extern void order_publish(Csn csn);
+/*
+ * Makes the commit of a transaction, or of a group, known; all before it must
+ * have been.  Raises no error.
+ */
+extern void order_publish(Csn first, Csn last);
+
+/* The group is given up: its transactions follow one by one. */
+extern void order_ungroup(Csn csn);
 
 extern void order_set_state(WorkerState state);
 

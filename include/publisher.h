@@ -44,6 +44,7 @@ typedef struct PublisherOptions
 	bool		binary;
 	bool		messages;
 	bool		no_origin;		/* origin 'none' */
+	bool		report_sync;	/* tell whether commits wait for the client */
 	List	   *publication_names;	/* of char * */
 	int			parallel_decode_num;
 	int			max_recordbuffer_mb;	/* 0: no limit */
@@ -183,6 +184,7 @@ typedef struct Publisher
 	XLogRecPtr	covered;		/* every commit ending at or before it is in
 								 * the batch or sent */
 	bool		uncovered;		/* the batch has output that covered lacks */
+	bool		told_sync;		/* the client believes that commits wait */
 	XLogRecPtr	pending_lsn;	/* start of the first record in the batch */
 	TimestampTz pending_since;
 	int			pending_pages;

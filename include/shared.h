@@ -70,7 +70,8 @@ typedef struct WorkerSlot
 	int			procno;			/* index of its PGPROC, -1 until it runs */
 	pg_atomic_uint32 state;		/* WorkerState */
 	pg_atomic_uint64 wait_csn;	/* commit it waits for, 0 if none */
-	pg_atomic_uint64 csn;		/* CSN in work, 0 if none */
+	pg_atomic_uint64 csn;		/* CSN in work, the first of a group; 0 if none */
+	pg_atomic_uint64 last_csn;	/* the last of the group */
 	pg_atomic_uint32 remote_xid;
 	pg_atomic_uint64 commit_lsn;
 	pg_atomic_uint64 transactions;	/* committed */
@@ -147,6 +148,8 @@ typedef struct PoolTxn
 #define PTXN_EMPTY 0x01
 /* ALTER SUBSCRIPTION ... SKIP is in force; the transaction runs alone. */
 #define PTXN_SKIPLSN 0x02
+/* Conflicts with everything; not to be grouped with others. */
+#define PTXN_ALONE 0x04
 
 typedef struct Pool
 {

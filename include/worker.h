@@ -28,4 +28,12 @@ extern bool worker_at_turn(void);
  */
 extern void worker_wait_turn(void);
 
+/*
+ * Something is to be done that has to be the remote transaction's own: it
+ * looks at other rows, at the commit perhaps.  Raises an error that makes this
+ * attempt void if the local transaction is for a group of remote ones; they
+ * follow one by one.
+ */
+extern void worker_require_alone(void);
+
 #endif							/* PGPARREP_WORKER_H */

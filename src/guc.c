@@ -18,6 +18,7 @@ int			pgparrep_apply_buffer = 256 * 1024;
 int			pgparrep_cached_changes = 1000;
 int			pgparrep_cached_transactions = 1000;
 int			pgparrep_default_worker_number = 1;
+int			pgparrep_group_transactions = 16;
 bool		pgparrep_key_table = true;
 
 void
@@ -57,6 +58,16 @@ guc_init(void)
 							"made for another output plugin stays serial whatever this says.",
 							&pgparrep_default_worker_number,
 							1, PGPARREP_MIN_WORKER_NUMBER, PGPARREP_MAX_WORKER_NUMBER,
+							PGC_SIGHUP, 0,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("pgparrep.group_transactions",
+							"Remote transactions that a worker may apply in one local transaction.",
+							"Only small ones that follow each other, and only while the subscriber "
+							"is behind. 1 gives each its own. Too low: more work for transaction ids, "
+							"locks and commits. Too high: workers wait for each other longer.",
+							&pgparrep_group_transactions,
+							16, 1, 256,
 							PGC_SIGHUP, 0,
 							NULL, NULL, NULL);
 

@@ -71,8 +71,10 @@ $node->safe_psql(
 	CREATE TABLE emptyroot (a int) PARTITION BY RANGE (a);
 	CREATE TYPE mood AS ENUM ('sad', 'ok');
 	CREATE DOMAIN posint AS int CHECK (value > 0);
+	CREATE DOMAIN ints AS int[];
+	CREATE DOMAIN moods AS mood[];
 	CREATE TYPE pair AS (x int, y mood);
-	CREATE TABLE typed (id int PRIMARY KEY, m mood, d posint, p pair, ma mood[], r int4range, rc regclass, u uuid, j jsonb, bt bytea, bp char(5), g int GENERATED ALWAYS AS (id * 2) STORED, x varchar(10), f float8, s int2, o oid);
+	CREATE TABLE typed (id int PRIMARY KEY, m mood, d posint, p pair, ma mood[], r int4range, rc regclass, u uuid, j jsonb, bt bytea, bp char(5), g int GENERATED ALWAYS AS (id * 2) STORED, x varchar(10), f float8, s int2, o oid, ia ints, md moods, nr numrange[], iv interval, ip inet, xm xml, ts tsvector, pt point, bt8 bit(8), ch "char", nm name);
 	CREATE PUBLICATION p FOR TABLE t, full_id, toasted, toasted_full, plainroot, emptyroot, typed,
 		filtered WHERE (v > 10), listed (id, v);
 	CREATE PUBLICATION pr FOR TABLE root WITH (publish_via_partition_root = true);
@@ -108,9 +110,10 @@ check('many rows', q{
 });
 
 check('types', q{
-	INSERT INTO typed (id, m, d, p, ma, r, rc, u, j, bt, bp, x, f, s, o)
+	INSERT INTO typed (id, m, d, p, ma, r, rc, u, j, bt, bp, x, f, s, o, ia, md, nr, iv, ip, ts, pt, bt8, ch, nm)
 		VALUES (1, 'ok', 5, '(1,sad)', '{ok,sad}', '[1,5)', 'pg_class', '00000000-0000-0000-0000-000000000001',
-			'{"a": [1, "x"]}', '\x0001ff', 'ab', 'vc', 1.1, -32768, 4294967295);
+			'{"a": [1, "x"]}', '\x0001ff', 'ab', 'vc', 1.1, -32768, 4294967295,
+			'{1,2}', '{sad}', '{"[1,2)"}', '1 day 02:03', '10.0.0.0/8', 'a:1 b:2', '(1,2)', '10101010', 'c', 'name');
 	UPDATE typed SET m = 'sad', bp = NULL, f = 'NaN';
 	ALTER TYPE mood ADD VALUE 'happy';
 	UPDATE typed SET m = 'happy', ma = '{happy}';
@@ -269,6 +272,16 @@ check('truncate and DDL', q{
 	INSERT INTO fresh VALUES (2);
 	ALTER PUBLICATION p DROP TABLE fresh;
 	INSERT INTO fresh VALUES (3);
+	-- a catalog change that the plugin is not asked about, in another
+	-- subtransaction than the row
+	BEGIN;
+	SAVEPOINT a;
+	ALTER PUBLICATION p ADD TABLE fresh;
+	RELEASE a;
+	SAVEPOINT b;
+	INSERT INTO fresh VALUES (4);
+	COMMIT;
+	INSERT INTO fresh VALUES (5);
 	ALTER TABLE t RENAME TO t2;
 	INSERT INTO t2 (id) VALUES (707);
 	CREATE SCHEMA s;

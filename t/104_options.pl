@@ -118,6 +118,24 @@ is(start('plain', streaming => 'on', proto_version => 2), undef, 'streaming on i
 		'SELECT count(*) = 0 FROM pg_replication_slots WHERE active');
 }
 
+# The client may end the stream in an orderly way; the connection goes on.
+{
+	my $client = replication_connect($node);
+	replication_start($client, 's', publication_names => 'p');
+	$node->safe_psql('postgres', q{INSERT INTO t VALUES (-1, 'x')});
+	my $m;
+	do { $m = replication_read($client, 10) } while $m && $m->{type} ne 'w';
+	is($m ? substr($m->{data}, 0, 1) : 'nothing', 'F', 'stream before its end');
+	ok(eval { replication_stop($client); 1 }, 'orderly end') or diag $@;
+	is($node->safe_psql('postgres', q{SELECT active FROM pg_replication_slots WHERE slot_name = 's'}),
+		'f', 'slot is free while the connection lives');
+	close $client->{sock};
+	$node->safe_psql('postgres', q{
+		DELETE FROM t;
+		SELECT pg_replication_slot_advance(slot_name, pg_current_wal_lsn())
+		FROM pg_replication_slots WHERE NOT active AND slot_name IN ('plain', 'reference')});
+}
+
 # Without extreme: the bytes of pgoutput, from the same walsender code.
 sub plain_stream
 {
@@ -130,7 +148,7 @@ sub plain_stream
 	$node->safe_psql('postgres', 'CHECKPOINT');
 	while (1)
 	{
-		my $m = replication_read($client, 5) or last;
+		my $m = replication_read($client, 60) or last;
 		push @messages, sprintf('%X %s', $m->{lsn}, unpack('H*', $m->{data})) if $m->{type} eq 'w';
 		last if $m->{type} eq 'k' && $m->{lsn} >= $end;
 	}

@@ -34,7 +34,7 @@ my $load = IPC::Run::start(
 	'>', \my $out, '2>', \my $err);
 
 my (%txns, @order);
-my ($connections, $again, $wrong) = (0, 0, 0);
+my ($connections, $again, $wrong, $overtaken) = (0, 0, 0, 0);
 my $end;
 my $started = time;
 my $finished = 0;
@@ -71,7 +71,17 @@ while (!$finished)
 			replication_status($client, $last, 1);
 			next;
 		}
-		push @frames, fstream_parse($m->{data}) if $m->{type} eq 'w';
+		if ($m->{type} eq 'w')
+		{
+			my @new = fstream_parse($m->{data});
+			push @frames, @new;
+			foreach my $f (grep { $_->{type} eq 'C' } @new)
+			{
+				my ($commit, $after) = unpack('x Q> Q>', $f->{body});
+				# whatever came before may have been confirmed
+				$overtaken++ if $commit < $last || $m->{lsn} < $after;
+			}
+		}
 		$last = $m->{lsn} if $m->{lsn} > $last;
 		# confirm sometimes, so that there is something to come again
 		replication_status($client, $last, 0) if rand() < 0.3;
@@ -102,6 +112,7 @@ while (!$finished)
 
 note "$connections connections, " . scalar(@order) . " transactions, $again came again";
 cmp_ok($connections, '>', 5, 'was cut off several times');
+is($overtaken, 0, 'no position was ahead of a commit');
 is($wrong, 0, 'what came again was the same');
 my ($reference) = pgoutput_transactions($node, 'reference',
 	proto_version => 1, publication_names => 'p');

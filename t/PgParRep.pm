@@ -27,6 +27,7 @@ our @EXPORT = qw(
   replication_start
   replication_read
   replication_status
+  replication_stop
 );
 
 # A started node with logical decoding.  Recent minor releases load only the
@@ -455,6 +456,15 @@ sub replication_read
 	}
 	my ($lsn, $time, $reply) = unpack('x Q> Q> C', $content);
 	return { type => 'k', lsn => $lsn, reply => $reply };
+}
+
+# End the stream in an orderly way; the connection can start another.
+sub replication_stop
+{
+	my ($client) = @_;
+
+	$client->{sock}->syswrite('c' . pack('N', 4));
+	_wait_for($client, 'Z');
 }
 
 # Confirm everything up to lsn; with reply, ask for a keepalive.

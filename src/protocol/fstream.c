@@ -147,6 +147,16 @@ fstream_put_abort(StringInfo buf, uint32 xid, uint32 subxid, uint64 lsn,
 }
 
 void
+fstream_put_sync(StringInfo buf, bool synchronous)
+{
+	char		body[FSTREAM_SYNC_SIZE] = {synchronous ? 1 : 0};
+	int			frame = fstream_begin(buf, 0, FSTREAM_SYNC);
+
+	append_body(buf, body, sizeof(body));
+	fstream_end(buf, frame);
+}
+
+void
 fstream_reader_init(FStreamReader *reader, const char *data, size_t len)
 {
 	reader->data = data;
@@ -167,6 +177,13 @@ frame_fault(const FStreamFrame *frame)
 		case FSTREAM_TYPE:
 			if (frame->xid != 0)
 				return "message that belongs to no transaction carries a transaction id";
+			break;
+
+		case FSTREAM_SYNC:
+			if (frame->xid != 0)
+				return "message that belongs to no transaction carries a transaction id";
+			if (frame->len != FSTREAM_SYNC_SIZE)
+				return "synchronous state of wrong length";
 			break;
 
 		case FSTREAM_MESSAGE:
@@ -251,6 +268,15 @@ fstream_next(FStreamReader *reader, FStreamFrame *frame)
 
 	reader->pos += FSTREAM_HEADER_SIZE + msglen;
 	return FSTREAM_OK;
+}
+
+bool
+fstream_get_sync(const FStreamFrame *frame, bool *synchronous)
+{
+	if (frame->len != FSTREAM_SYNC_SIZE || (uint8) frame->body[0] > 1)
+		return false;
+	*synchronous = frame->body[0] != 0;
+	return true;
 }
 
 bool

@@ -29,7 +29,8 @@ enum
 	OPT_TWO_PHASE = 1 << 6,
 	OPT_DECODE_NUM = 1 << 7,
 	OPT_RECORDBUFFER = 1 << 8,
-	OPT_TXN = 1 << 9
+	OPT_TXN = 1 << 9,
+	OPT_REPORT_SYNC = 1 << 10
 };
 
 /*
@@ -195,6 +196,12 @@ options_parse(List *options, PublisherOptions *opts)
 		{
 			bit = OPT_TXN;
 			opts->max_txn_mb = get_int(def, 0, MAX_MEMORY_OPTION_MB);
+			pass_on = false;
+		}
+		else if (name_is(def->defname, "report-sync"))
+		{
+			bit = OPT_REPORT_SYNC;
+			opts->report_sync = defGetBoolean(def);
 			pass_on = false;
 		}
 		else

@@ -32,6 +32,7 @@
 #include "miscadmin.h"
 #include "port/pg_bswap.h"
 #include "publisher.h"
+#include "replication/walsender_private.h"
 #include "utils/memutils.h"
 
 /*
@@ -217,6 +218,16 @@ sender_commit(Publisher *pub, TransactionId xid, XLogRecPtr commit_lsn,
 {
 	if (batch_is_empty(pub))
 		open_batch(pub);
+
+	/* Before the first commit that waits for the client, or no longer does. */
+	if (pub->opts.report_sync && pub->streaming)
+	{
+		bool		sync = MyWalSnd->sync_standby_priority > 0;
+
+		if (sync != pub->told_sync)
+			fstream_put_sync(pub->batch, sync);
+		pub->told_sync = sync;
+	}
 	fstream_put_commit(pub->batch, xid, commit_lsn, end_lsn, time);
 	pub->uncovered = true;
 	sender_covered(pub, end_lsn);

@@ -173,6 +173,12 @@ apply_begin(const ApplyTxn *txn)
 }
 
 void
+apply_next(const ApplyTxn *txn)
+{
+	current_txn = *txn;
+}
+
+void
 apply_end(void)
 {
 	target_close_all();
@@ -340,6 +346,7 @@ apply_truncate(int nrels, const uint32 *versions, uint8 flags)
 	/* TRUNCATE insists on nobody else using the table, not even us. */
 	target_close_all();
 
+	worker_require_alone();
 	if (!apply_wait_turn())
 		apply_new_snapshot();
 

@@ -112,6 +112,7 @@ static XLogRecPtr last_received;	/* see I3 */
 static XLogRecPtr last_commit_end;	/* of the last transaction taken in */
 static TimestampTz last_message_at;
 static bool ping_sent;
+static bool publisher_waits;	/* its commits, for what we report as flushed */
 
 /* CSNs: handed out, and seen to have committed. */
 static Csn	handed = 0;
@@ -225,7 +226,7 @@ start_streaming(const WalRcvStreamOptions *options)
 	append_literal(&cmd, names.data);
 	if (options->proto.logical.binary)
 		appendStringInfoString(&cmd, ", binary 'true'");
-	appendStringInfoChar(&cmd, ')');
+	appendStringInfoString(&cmd, ", \"report-sync\" 'true')");
 
 	res = walrcv_exec(conn, cmd.data, 0, NULL);
 	if (res->status != WALRCV_OK_COPY_BOTH)
@@ -485,6 +486,8 @@ set_dependencies(TxnBuffer *txn, PoolTxn *ptxn, Csn csn)
 				}
 				if (domain == NULL)
 					conflict = CONFLICT_ALL;
+				if (conflict == CONFLICT_ALL)
+					ptxn->flags |= PTXN_ALONE;
 				rec->wait_csn = depend_change(depend, domain,
 											  (DependKind) conflict,
 											  rec->nkeys, change_keys(rec));
@@ -552,6 +555,18 @@ set_relations(TxnBuffer *txn, PoolTxn *ptxn)
 	return any;
 }
 
+/*
+ * Should a worker that runs out of work flush its commits at once, or leave
+ * that to the WAL writer?
+ */
+static void
+set_flush_when_idle(void)
+{
+	pg_atomic_write_u32(&pool->flush_when_idle,
+						publisher_waits ||
+						synchronous_commit > SYNCHRONOUS_COMMIT_OFF);
+}
+
 /* Reads the subscription again, if it may have changed. */
 static void
 maybe_reread_subscription_here(void)
@@ -598,8 +613,7 @@ maybe_reread_subscription_here(void)
 	MySubscription = sub;
 	SetConfigOption("synchronous_commit", sub->synccommit,
 					PGC_BACKEND, PGC_S_OVERRIDE);
-	pg_atomic_write_u32(&pool->flush_when_idle,
-						synchronous_commit > SYNCHRONOUS_COMMIT_OFF);
+	set_flush_when_idle();
 }
 
 /* A transaction has committed on the publisher: gives it its place. */
@@ -742,10 +756,10 @@ take_frame(const FStreamFrame *frame)
 	TxnBuffer  *txn;
 	uint32		subxid;
 
-	/* Only relations, types and messages do without a transaction. */
+	/* Only relations, types, messages and the state of the stream do without a transaction. */
 	if (xid == InvalidTransactionId &&
 		frame->type != FSTREAM_RELATION && frame->type != FSTREAM_TYPE &&
-		frame->type != FSTREAM_MESSAGE)
+		frame->type != FSTREAM_SYNC && frame->type != FSTREAM_MESSAGE)
 		protocol_violation("A message of a transaction has no transaction id.");
 
 	switch (frame->type)
@@ -763,6 +777,11 @@ take_frame(const FStreamFrame *frame)
 			break;
 		case FSTREAM_TYPE:
 			/* Only says the name of a type; columns map by name alone. */
+			break;
+		case FSTREAM_SYNC:
+			if (!fstream_get_sync(frame, &publisher_waits))
+				protocol_violation("A synchronous state is malformed.");
+			set_flush_when_idle();
 			break;
 		case FSTREAM_MESSAGE:
 			/* Not asked for, and nothing to apply. */
@@ -1073,8 +1092,7 @@ pgparrep_leader_main(WalReceiverConn *connection,
 	pool = pool_create(origin, origin_name);
 	area = pool_area();
 	slot = pool_leader_slot();
-	pg_atomic_write_u32(&pool->flush_when_idle,
-						synchronous_commit > SYNCHRONOUS_COMMIT_OFF);
+	set_flush_when_idle();
 	streamrel_init(area);
 	keyplan_init();
 	txnbuf_init(pool, area);

@@ -8,10 +8,16 @@
  * before it commits itself, and for the commit of an earlier CSN before a
  * change that depends on it.
  *
+ * While there is a backlog a worker claims a group of transactions that follow
+ * each other and applies them in one local transaction, which saves
+ * transaction ids, locks and commits.  To everybody else a group is one commit:
+ * it becomes known as a whole, and who waits for one of its CSNs waits for all.
+ *
  * I1	CSNs are claimed in order, so the oldest transaction that has not
  *		committed is always in the hands of a worker; it waits for no commit.
- * I2	committed goes up by one at a time, by the worker of that CSN, after
- *		its transaction has become visible and before it releases its locks.
+ * I2	committed goes up from one CSN, or group, to the next, by the worker of
+ *		that CSN, after its transaction has become visible and before it
+ *		releases its locks.
  *		A reader therefore sees a prefix of the publisher's commits.
  * I3	A waiter announces what it waits for (wait_csn) before it looks at
  *		committed; a publisher advances committed before it looks for waiters.
@@ -39,6 +45,7 @@
  */
 #include "pgparrep.h"
 
+#include "access/commit_ts.h"
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "miscadmin.h"
@@ -56,6 +63,7 @@
 #include "utils/wait_event.h"
 
 #include "compat.h"
+#include "guc.h"
 #include "order.h"
 #include "test_points.h"
 
@@ -72,6 +80,9 @@
 
 /* Processes that a search for a cycle follows at most. */
 #define MAX_VISITED 512
+
+/* Changes in a group: one that has to be repeated should not cost much. */
+#define MAX_GROUP_CHANGES 500
 
 static Pool *order_pool;
 static WorkerSlot *my_slot;
@@ -128,21 +139,59 @@ after_wait(int rc)
 	}
 }
 
+/*
+ * How many transactions from this one on to apply as a group.  They have not
+ * been claimed, so that their entries stay as they are; unless another worker
+ * claims them meanwhile, and then ours fails.
+ */
+static int
+group_size(Csn first, Csn handed)
+{
+	uint64		limit = (handed - first + 1) /
+		Max(pg_atomic_read_u32(&order_pool->nworkers), 1);
+	uint64		changes = 0;
+	int			n = 0;
+
+	/* Each transaction has to keep its own commit time. */
+	if (track_commit_timestamp)
+		return 1;
+
+	limit = Min(limit, pgparrep_group_transactions);
+	while (n < limit)
+	{
+		PoolTxn    *ptxn = pool_txn(order_pool, first + n);
+
+		changes += ptxn->nchanges;
+		if ((ptxn->flags & (PTXN_EMPTY | PTXN_SKIPLSN | PTXN_ALONE)) != 0 ||
+			ptxn->file != 0 || changes > MAX_GROUP_CHANGES)
+			break;
+		n++;
+	}
+	return Max(n, 1);
+}
+
 static bool
-try_claim(Csn *csn)
+try_claim(Csn *first, Csn *last)
 {
 	uint64		claimed = pg_atomic_read_u64(&order_pool->claimed);
 
-	while (claimed < pg_atomic_read_u64(&order_pool->handed))
+	for (;;)
 	{
+		uint64		handed = pg_atomic_read_u64(&order_pool->handed);
+		int			n;
+
+		if (claimed >= handed)
+			return false;
+		pg_read_barrier();
+		n = group_size(claimed + 1, handed);
 		if (pg_atomic_compare_exchange_u64(&order_pool->claimed, &claimed,
-										   claimed + 1))
+										   claimed + n))
 		{
-			*csn = claimed + 1;
+			*first = claimed + 1;
+			*last = claimed + n;
 			return true;
 		}
 	}
-	return false;
 }
 
 /*
@@ -175,13 +224,13 @@ pass_on(void)
 }
 
 Csn
-order_claim(void)
+order_claim(Csn *last)
 {
 	Csn			csn;
 	long		timeout = 0;
 
 	order_exit_if_stopped();
-	if (!try_claim(&csn))
+	if (!try_claim(&csn, last))
 	{
 		if (pg_atomic_read_u32(&order_pool->flush_when_idle) != 0)
 		{
@@ -199,7 +248,7 @@ order_claim(void)
 
 			/* Announced as idle first: the leader looks after handing out. */
 			pg_memory_barrier();
-			if (try_claim(&csn))
+			if (try_claim(&csn, last))
 				break;
 			rc = WaitLatch(MyLatch,
 						   WL_LATCH_SET | WL_EXIT_ON_PM_DEATH |
@@ -216,7 +265,9 @@ order_claim(void)
 	}
 
 	pg_read_barrier();
-	pg_atomic_write_u32(&pool_txn(order_pool, csn)->worker, my_slot_no + 1);
+	for (Csn c = csn; c <= *last; c++)
+		pg_atomic_write_u32(&pool_txn(order_pool, c)->worker, my_slot_no + 1);
+	pg_atomic_write_u64(&my_slot->last_csn, *last);
 	pg_atomic_write_u64(&my_slot->csn, csn);
 	order_set_state(WORKER_APPLYING);
 	pass_on();
@@ -288,7 +339,8 @@ earlier_waits_for_me(Csn csn)
 		if (worker == 0)
 			continue;
 		slot = &Shared->workers[worker - 1];
-		if (pg_atomic_read_u64(&slot->csn) != c || slot->procno < 0)
+		if (pg_atomic_read_u64(&slot->csn) > c ||
+			pg_atomic_read_u64(&slot->last_csn) < c || slot->procno < 0)
 			continue;
 
 		/* Looking at the lock table is dear: only if it waits for a lock. */
@@ -384,7 +436,14 @@ order_wait(Csn csn, WorkerState state, bool in_transaction)
 }
 
 void
-order_publish(Csn csn)
+order_ungroup(Csn csn)
+{
+	pg_atomic_write_u64(&my_slot->last_csn, csn);
+	pg_atomic_write_u64(&my_slot->csn, csn);
+}
+
+void
+order_publish(Csn first, Csn csn)
 {
 	Csn			leader_wait;
 
@@ -399,7 +458,7 @@ order_publish(Csn csn)
 			;
 	}
 #else
-	Assert(pg_atomic_read_u64(&order_pool->committed) == csn - 1);
+	Assert(pg_atomic_read_u64(&order_pool->committed) == first - 1);
 	pg_atomic_write_u64(&order_pool->committed, csn);
 #endif
 	pg_memory_barrier();		/* I3 */

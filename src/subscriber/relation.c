@@ -707,6 +707,19 @@ inspect_table(RelMap *map, Relation rel)
 	if (rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE)
 		return;
 
+	/*
+	 * Nothing is kept that could hold state of an expression or of an index
+	 * access method.
+	 */
+	map->keepable = !map->fragile && map->ndefaults == 0 &&
+		!rel->rd_rel->relispartition &&
+		(constr == NULL || constr->num_check == 0);
+	for (int i = 0; i < desc->natts; i++)
+	{
+		if (TupleDescAttr(desc, i)->attgenerated)
+			map->keepable = false;
+	}
+
 	indexes = RelationGetIndexList(rel);
 	foreach(lc, indexes)
 	{
@@ -717,9 +730,16 @@ inspect_table(RelMap *map, Relation rel)
 		if (contain_mutable_functions((Node *) RelationGetIndexExpressions(index)) ||
 			contain_mutable_functions((Node *) RelationGetIndexPredicate(index)))
 			map->needs_turn = true;
+		if (index->rd_rel->relam != BTREE_AM_OID ||
+			RelationGetIndexExpressions(index) != NIL ||
+			RelationGetIndexPredicate(index) != NIL)
+			map->keepable = false;
 
 		index_close(index, AccessShareLock);
 	}
+
+	if (map->needs_turn)
+		map->keepable = false;
 }
 
 static void

@@ -62,6 +62,7 @@ before_change(Target *target, bool needs_turn)
 	if (likely(!needs_turn))
 		return;
 
+	worker_require_alone();
 	if (!apply_wait_turn())
 		apply_new_snapshot();
 }

@@ -163,6 +163,7 @@ shared_take_worker_slot(Oid subid)
 			pg_atomic_init_u32(&slot->state, WORKER_STARTING);
 			pg_atomic_init_u64(&slot->wait_csn, 0);
 			pg_atomic_init_u64(&slot->csn, 0);
+			pg_atomic_init_u64(&slot->last_csn, 0);
 			pg_atomic_init_u32(&slot->remote_xid, 0);
 			pg_atomic_init_u64(&slot->commit_lsn, 0);
 			pg_atomic_init_u64(&slot->transactions, 0);

@@ -7,13 +7,22 @@
  * than applying a change to it.  So a table is opened at its first change in
  * a transaction, and stays open until the transaction ends.
  *
+ * Transactions are often so short that they change each table once.  So of a
+ * plain table, without expressions of any kind, the executor state, slots and
+ * index descriptions stay with its RelMap (RelMap.kept) when it is closed;
+ * opening it again only takes the locks and looks up the relations.
+ *
  * Invariants:
  *
- * I1. Everything that hangs on a Target is allocated in apply_txn_cxt or in
- *	   the executor state below it, never in the context of one change.
+ * I1. Everything that hangs on a Target is allocated in apply_txn_cxt, in its
+ *	   own context or in the executor state below that, never in the context
+ *	   of one change.
  * I2. After an error nothing here is closed: the end of the transaction
  *	   releases locks, pins and references, target_forget_all the memory.
- * I3. While a trigger runs, no Target is open: the trigger may TRUNCATE or
+ * I3. What is kept holds no reference to the relation cache: its slots have a
+ *	   row description of their own.  After an error it is not kept, since it
+ *	   may still refer to a buffer that was unpinned by the rollback.
+ * I4. While a trigger runs, no Target is open: the trigger may TRUNCATE or
  *	   ALTER a table that an earlier change went to (triggered.c).
  *
  *-------------------------------------------------------------------------
@@ -93,6 +102,9 @@ make_slots(Target *target)
 {
 	TupleDesc	desc = RelationGetDescr(target->rel);
 
+	if (target->cxt != NULL)
+		desc = CreateTupleDescCopyConstr(desc);
+
 	target->searchslot = ExecInitExtraTupleSlot(target->estate, desc,
 												&TTSOpsVirtual);
 	target->remoteslot = ExecInitExtraTupleSlot(target->estate, desc,
@@ -101,8 +113,33 @@ make_slots(Target *target)
 	{
 		target->newslot = ExecInitExtraTupleSlot(target->estate, desc,
 												 &TTSOpsVirtual);
-		target->localslot = table_slot_create(target->rel,
-											  &target->estate->es_tupleTable);
+		target->localslot = ExecInitExtraTupleSlot(target->estate, desc,
+												   table_slot_callbacks(target->rel));
+	}
+}
+
+/* Opens a table again of which something was kept. */
+static void
+reopen_kept(Target *target, Relation rel)
+{
+	ResultRelInfo *relinfo = target->relinfo;
+
+	target->rel = rel;
+	target->eq = NULL;
+	target->granted = 0;
+	target->update_checked = false;
+	target->delete_checked = false;
+
+	relinfo->ri_RelationDesc = rel;
+	for (int i = 0; i < relinfo->ri_NumIndices; i++)
+	{
+		Relation	index = index_open(target->indexoids[i], RowExclusiveLock);
+
+		relinfo->ri_IndexRelationDescs[i] = index;
+
+		/* a change of pg_index as such invalidates only the index */
+		relinfo->ri_IndexRelationInfo[i]->ii_ReadyForInserts =
+			index->rd_index->indisready;
 	}
 }
 
@@ -112,10 +149,34 @@ make_slots(Target *target)
 Target *
 target_open(RemoteRel *remote, Relation rel)
 {
+	RelMap	   *map = remote->map;
 	MemoryContext oldcxt = MemoryContextSwitchTo(apply_txn_cxt);
-	Target	   *target = palloc0(sizeof(Target));
+	MemoryContext cxt = NULL;
+	Target	   *target = map->kept;
 	EState	   *estate;
 
+	/* From now on target_forget_all takes care of it. */
+	open_remotes = lappend(open_remotes, remote);
+
+	if (target != NULL)
+	{
+		remote->target = target;
+		reopen_kept(target, rel);
+		MemoryContextSwitchTo(oldcxt);
+		return target;
+	}
+
+	if (map->keepable)
+	{
+		cxt = AllocSetContextCreate(map->cxt, "pgparrep table",
+									ALLOCSET_SMALL_SIZES);
+		MemoryContextSwitchTo(cxt);
+	}
+
+	target = palloc0(sizeof(Target));
+	remote->target = target;
+	map->kept = cxt != NULL ? target : NULL;
+	target->cxt = cxt;
 	target->remote = remote;
 	target->map = remote->map;
 	target->rel = rel;
@@ -151,8 +212,15 @@ target_open(RemoteRel *remote, Relation rel)
 		conflict_init_indexes(target->relinfo, estate);
 	}
 
-	remote->target = target;
-	open_remotes = lappend(open_remotes, remote);
+	if (cxt != NULL && target->relinfo->ri_NumIndices > 0)
+	{
+		int			n = target->relinfo->ri_NumIndices;
+
+		target->indexoids = palloc(sizeof(Oid) * n);
+		for (int i = 0; i < n; i++)
+			target->indexoids[i] =
+				RelationGetRelid(target->relinfo->ri_IndexRelationDescs[i]);
+	}
 
 	MemoryContextSwitchTo(oldcxt);
 
@@ -217,6 +285,16 @@ close_scan(Target *target)
 }
 
 static void
+drop_kept(Target *target)
+{
+	if (target->cxt == NULL)
+		return;
+
+	target->map->kept = NULL;
+	MemoryContextDelete(target->cxt);
+}
+
+static void
 close_target(Target *target)
 {
 	EState	   *estate = target->estate;
@@ -242,9 +320,18 @@ close_target(Target *target)
 		ExecCloseIndices(target->relinfo);
 	}
 
+	table_close(target->rel, NoLock);
+
+	if (target->cxt != NULL && target->map->valid)
+	{
+		target->rel = NULL;
+		target->relinfo->ri_RelationDesc = NULL;
+		return;
+	}
+
 	ExecResetTupleTable(estate->es_tupleTable, false);
 	FreeExecutorState(estate);
-	table_close(target->rel, NoLock);
+	drop_kept(target);
 }
 
 /* Closes all tables, keeping the locks. */
@@ -272,7 +359,13 @@ target_forget_all(void)
 	ListCell   *lc;
 
 	foreach(lc, open_remotes)
-		((RemoteRel *) lfirst(lc))->target = NULL;
+	{
+		RemoteRel  *remote = lfirst(lc);
+
+		if (remote->target != NULL)
+			drop_kept(remote->target);
+		remote->target = NULL;
+	}
 	open_remotes = NIL;
 
 	MemoryContextReset(apply_txn_cxt);

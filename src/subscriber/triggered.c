@@ -16,6 +16,7 @@
  *-------------------------------------------------------------------------
  */
 #include "apply_internal.h"
+#include "worker.h"
 
 #include "access/table.h"
 #include "access/xact.h"
@@ -71,6 +72,7 @@ triggered_change(RemoteRel *remote, Relation rel, char type, bool has_old)
 	RangeTblEntry *rte;
 	ListCell   *lc;
 
+	worker_require_alone();
 	target_close_all();
 	if (!apply_wait_turn())
 		apply_new_snapshot();

@@ -24,7 +24,12 @@
  * I5	A commit is made known in XACT_EVENT_COMMIT: the transaction is visible
  *		by then, and its locks are still held.  An error after that ends the
  *		process; the commit stands.
- * I6	Whatever reads other rows is run in READ COMMITTED and by session
+ * I6	A group of transactions is given up at any trouble and followed by its
+ *		members one by one, so that an error has one transaction, and whatever
+ *		looks at other rows sees what a serial apply would show.  Within a
+ *		group a change has its turn when the group has: all before it are
+ *		committed or part of the group, and visible either way.
+ * I7	Whatever reads other rows is run in READ COMMITTED and by session
  *		settings that do not depend on the database or role.
  *
  *-------------------------------------------------------------------------
@@ -79,8 +84,9 @@ static WorkerSlot *slot;
 static TxnReader reader;
 
 /* The transaction in work. */
-static Csn	my_csn;
-static PoolTxn *my_txn;
+static Csn	my_csn;				/* first of a group */
+static Csn	my_last_csn;		/* last of the group */
+static PoolTxn *my_txn;			/* of the group: the one in work */
 static bool at_turn;			/* CSN - 1 is known to have committed */
 static bool began_at_turn;		/* ... and was so when the attempt began (I2) */
 static bool applying;			/* local transaction is for my_txn */
@@ -107,6 +113,15 @@ worker_wait_turn(void)
 		order_wait(my_csn - 1, WORKER_WAIT_TURN, true);
 		at_turn = true;
 	}
+}
+
+void
+worker_require_alone(void)
+{
+	if (my_csn != my_last_csn)
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg("remote transaction cannot be applied together with others")));
 }
 
 static void
@@ -144,6 +159,7 @@ xact_callback(XactEvent event, void *arg)
 				compat_origin_setup(pool->origin, pool->leader_pid);
 				has_baton = true;
 			}
+			/* my_txn is the last of a group by now */
 			replorigin_session_origin_lsn = my_txn->end_lsn;
 			replorigin_session_origin_timestamp = my_txn->commit_time;
 			XactLastCommitEnd = InvalidXLogRecPtr;
@@ -155,10 +171,11 @@ xact_callback(XactEvent event, void *arg)
 				has_baton = false;
 			}
 			clear_origin();
-			my_txn->local_end = XactLastCommitEnd;
+			for (Csn csn = my_csn; csn <= my_last_csn; csn++)
+				pool_txn(pool, csn)->local_end = XactLastCommitEnd;
 			applying = false;
 			published = true;
-			order_publish(my_csn);
+			order_publish(my_csn, my_last_csn);
 			break;
 		case XACT_EVENT_ABORT:
 			if (has_baton)
@@ -317,7 +334,8 @@ apply_changes(void)
 		ChangeRec  *rec = &reader.rec;
 
 		CHECK_FOR_INTERRUPTS();
-		if (rec->wait_csn != 0 && !at_turn)
+		/* a CSN of the group itself needs no wait */
+		if (rec->wait_csn != 0 && rec->wait_csn < my_csn && !at_turn)
 			order_wait(rec->wait_csn, WORKER_WAIT_DEPENDENCY, true);
 
 		if (rec->type == 'T')
@@ -348,7 +366,20 @@ apply_changes(void)
 	return n;
 }
 
-/* One attempt at the transaction; false if there has to be another. */
+/* What apply.c has to know of the transaction in work. */
+static void
+describe(ApplyTxn *txn)
+{
+	txn->remote_xid = my_txn->remote_xid;
+	txn->commit_lsn = my_txn->commit_lsn;
+	txn->end_lsn = my_txn->end_lsn;
+	txn->commit_time = my_txn->commit_time;
+}
+
+/*
+ * One attempt at the transaction, or the group; false if there has to be
+ * another.
+ */
 static bool
 attempt(void)
 {
@@ -368,11 +399,8 @@ attempt(void)
 		at_turn = false;
 		began_at_turn = worker_at_turn();
 
-		txn.remote_xid = my_txn->remote_xid;
-		txn.commit_lsn = my_txn->commit_lsn;
-		txn.end_lsn = my_txn->end_lsn;
-		txn.commit_time = my_txn->commit_time;
-
+		my_txn = pool_txn(pool, my_csn);
+		describe(&txn);
 		if ((my_txn->flags & PTXN_SKIPLSN) &&
 			MySubscription->skiplsn == my_txn->commit_lsn)
 		{
@@ -389,6 +417,13 @@ attempt(void)
 		{
 			apply_begin(&txn);
 			n = apply_changes();
+			for (Csn csn = my_csn + 1; csn <= my_last_csn; csn++)
+			{
+				my_txn = pool_txn(pool, csn);
+				describe(&txn);
+				apply_next(&txn);
+				n += apply_changes();
+			}
 			apply_end();
 			if ((my_txn->flags & PTXN_SKIPLSN) &&
 				!XLogRecPtrIsInvalid(MySubscription->skiplsn))
@@ -416,13 +451,15 @@ attempt(void)
 		if (published)
 			PG_RE_THROW();		/* I5 */
 		sqlstate = geterrcode();
-		counts = began_at_turn && !shared_is_transient(sqlstate);
+		counts = began_at_turn && my_csn == my_last_csn &&
+			!shared_is_transient(sqlstate);
 
 		HOLD_INTERRUPTS();
 		QueryCancelPending = false;
 		if (counts)
 			EmitErrorReport();
-		else if (began_at_turn && pg_atomic_read_u32(&pool->stop) == 0)
+		else if (began_at_turn && my_csn == my_last_csn &&
+				 pg_atomic_read_u32(&pool->stop) == 0)
 		{
 			MemoryContext oldcxt = MemoryContextSwitchTo(ApplyContext);
 			ErrorData  *edata = CopyErrorData();
@@ -476,14 +513,16 @@ pause_before_retry(long ms)
 	order_set_state(WORKER_APPLYING);
 }
 
-static void
-apply_transaction(Csn csn)
+/* Applies a transaction, or a group; false if a group was given up. */
+static bool
+apply_transactions(Csn csn, Csn last)
 {
 	LeaderSlot *leader = &Shared->leaders[pool->leader_slot];
 	long		pause = FIRST_PAUSE_MS;
 	char		activity[80];
 
 	my_csn = csn;
+	my_last_csn = last;
 	my_txn = pool_txn(pool, csn);
 	pg_atomic_write_u32(&slot->remote_xid, my_txn->remote_xid);
 	pg_atomic_write_u64(&slot->commit_lsn, my_txn->commit_lsn);
@@ -491,9 +530,9 @@ apply_transaction(Csn csn)
 	if (my_txn->flags & PTXN_EMPTY)
 	{
 		order_wait(csn - 1, WORKER_WAIT_TURN, false);
-		order_publish(csn);
+		order_publish(csn, csn);
 		pg_atomic_fetch_add_u64(&slot->transactions, 1);
-		return;
+		return true;
 	}
 
 	snprintf(activity, sizeof(activity),
@@ -509,6 +548,8 @@ apply_transaction(Csn csn)
 		order_exit_if_stopped();
 		pg_atomic_fetch_add_u64(&slot->retries, 1);
 		pg_atomic_fetch_add_u64(&leader->retries, 1);
+		if (csn != last)
+			return false;
 		if (began_at_turn)
 		{
 			/* Nothing to wait for but better times. */
@@ -517,9 +558,10 @@ apply_transaction(Csn csn)
 		}
 		order_wait(csn - 1, WORKER_WAIT_RETRY, false);
 	}
-	pg_atomic_fetch_add_u64(&slot->transactions, 1);
+	pg_atomic_fetch_add_u64(&slot->transactions, last - csn + 1);
 	pg_atomic_write_u64(&slot->missing, apply_missing_rows());
 	pgstat_report_stat(false);
+	return true;
 }
 
 /* Attaches to the pool; exits if the leader is gone already. */
@@ -563,7 +605,7 @@ pgparrep_apply_worker_main(Datum main_arg)
 	BackgroundWorkerInitializeConnectionByOid(pool->dbid, pool->userid, 0);
 	SetConfigOption("search_path", "", PGC_SUSET, PGC_S_OVERRIDE);
 
-	/* I6 */
+	/* I7 */
 	SetConfigOption("default_transaction_isolation", "read committed",
 					PGC_SUSET, PGC_S_OVERRIDE);
 	SetConfigOption("default_transaction_read_only", "off",
@@ -588,7 +630,17 @@ pgparrep_apply_worker_main(Datum main_arg)
 
 	for (;;)
 	{
-		apply_transaction(order_claim());
+		Csn			last;
+		Csn			first = order_claim(&last);
+
+		if (!apply_transactions(first, last))
+		{
+			for (Csn csn = first; csn <= last; csn++)
+			{
+				order_ungroup(csn);
+				(void) apply_transactions(csn, csn);
+			}
+		}
 		if (ConfigReloadPending)
 		{
 			ConfigReloadPending = false;
