@@ -24,6 +24,8 @@
  * I4	Tables in initial copy are looked after only while nothing is handed out
  *		that has not committed; see tables.c.
  * I5	The transaction that SKIP may be about runs alone.
+ * I6	So does the one whose error ended the last leader.  Otherwise each
+ *		attempt would apply, and roll back, all that comes after it.
  *
  *-------------------------------------------------------------------------
  */
@@ -102,6 +104,7 @@ static XLogRecPtr last_received;	/* see I3 */
 static XLogRecPtr last_commit_end;	/* of the last transaction taken in */
 static TimestampTz last_message_at;
 static bool ping_sent;
+static XLogRecPtr failed_lsn;	/* commit that ended the last leader, or 0 */
 static bool publisher_waits;	/* its commits, for what we report as flushed */
 
 /* CSNs: handed out, and seen to have committed. */
@@ -273,6 +276,8 @@ check_workers(bool look)
 		bool		disable;
 
 		/* The worker has reported the error itself, once. */
+		shared_set_failed(MySubscription->oid,
+						  pool_txn(pool, pg_atomic_read_u64(&pool->failed_csn))->commit_lsn);
 		pool_stop();
 		retire();
 		pgstat_report_subscription_error(MySubscription->oid, true);
@@ -590,6 +595,14 @@ commit(TransactionId xid, const FStreamCommit *data)
 		drain();
 	}
 
+	/* I6 */
+	if (!XLogRecPtrIsInvalid(failed_lsn) && data->commit_lsn >= failed_lsn)
+	{
+		alone = true;
+		drain();
+		failed_lsn = InvalidXLogRecPtr;
+	}
+
 	csn = handed + 1;
 	ptxn = pool_txn(pool, csn);
 	ptxn->remote_xid = xid;
@@ -601,7 +614,7 @@ commit(TransactionId xid, const FStreamCommit *data)
 	pg_atomic_write_u32(&ptxn->worker, 0);
 	if (!set_relations(txn, ptxn) || txn->nchanges == 0)
 		ptxn->flags |= PTXN_EMPTY;
-	else if (alone)
+	else if (!XLogRecPtrIsInvalid(MySubscription->skiplsn))
 		ptxn->flags |= PTXN_SKIPLSN;
 	txnbuf_commit(txn, ptxn);
 	set_dependencies(txn, ptxn, csn);
@@ -616,6 +629,7 @@ commit(TransactionId xid, const FStreamCommit *data)
 	{
 		/* It has cleared the position, unless there was nothing to apply. */
 		drain();
+		shared_set_failed(MySubscription->oid, InvalidXLogRecPtr);
 		AcceptInvalidationMessages();
 		maybe_reread_subscription_here();
 	}
@@ -955,6 +969,7 @@ pgparrep_leader_main(WalReceiverConn *connection,
 	 */
 	start_position = replorigin_session_get_progress(true);
 	last_received = last_commit_end = start_position;
+	failed_lsn = shared_get_failed(MySubscription->oid);
 
 	/*
 	 * The workers record the progress.  On 15 the origin has one owner, which
