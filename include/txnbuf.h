@@ -114,6 +114,7 @@ typedef struct TxnBuffer
 	int			nkeys;
 	int			maxkeys;
 	bool		all_tables;		/* too many keys to keep */
+	bool		all_else;		/* one of the keys is CONFLICT_ALL */
 } TxnBuffer;
 
 /* Leader. */

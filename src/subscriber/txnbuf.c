@@ -228,11 +228,17 @@ add_spill_key(TxnBuffer *txn, const ChangeRec *rec)
 	const uint64 *keys = change_keys(rec);
 	int			n = Max(rec->nkeys, 1);
 
-	/* TRUNCATE names no version here; it conflicts with all there is. */
-	if (txn->all_tables && rec->conflict != CONFLICT_ALL)
+	/*
+	 * What conflicts with all there is (TRUNCATE, which names no version here,
+	 * among others) says it once for the transaction.
+	 */
+	if (txn->all_else)
 		return;
-
-	if (txn->nkeys + n > MAX_SPILL_KEYS && rec->conflict != CONFLICT_ALL)
+	if (rec->conflict == CONFLICT_ALL)
+		txn->all_else = true;
+	else if (txn->all_tables)
+		return;
+	else if (txn->nkeys + n > MAX_SPILL_KEYS)
 	{
 		txn->all_tables = true;
 		return;
