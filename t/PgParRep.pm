@@ -30,6 +30,9 @@ our @EXPORT = qw(
   replication_stop
 );
 
+# With PGPARREP_TEST_DECODERS=n every test of the stream runs with n decoders.
+our $decoders = $ENV{PGPARREP_TEST_DECODERS} || 1;
+
 # A started node with logical decoding.  Recent minor releases load only the
 # output plugins that output_plugin_libraries names; older ones do not know it
 # and would refuse to start with it.
@@ -40,6 +43,7 @@ sub publisher_node
 	my $node = PostgreSQL::Test::Cluster->new($name);
 	$node->init(allows_streaming => 'logical');
 	$node->append_conf('postgresql.conf', "$_ = $conf{$_}") for sort keys %conf;
+	$node->append_conf('postgresql.conf', 'pgparrep.force_decoders = on') if $decoders > 1;
 	$node->start;
 
 	my $known = $node->safe_psql('postgres',
@@ -322,6 +326,15 @@ sub pgoutput_transactions
 	return (\@done, \@messages);
 }
 
+sub decoder_option
+{
+	my (%options) = @_;
+
+	return if $decoders < 2 || ($options{streaming} // 'extreme') !~ /^extreme$/i;
+	return if grep { /^parallel.decode.num$/ } keys %options;
+	return ('parallel-decode-num' => $decoders);
+}
+
 # Run pg_recvlogical up to the present end of WAL and return its output.
 # Further options: receive => { option => value }.
 sub fstream_receive
@@ -331,6 +344,7 @@ sub fstream_receive
 	my %plugin = (
 		'proto_version' => 1,
 		'streaming' => 'extreme',
+		decoder_option(%options),
 		%options);
 
 	# pg_recvlogical drops a message whose header lies beyond the end, so nothing
@@ -424,7 +438,7 @@ sub _wait_for
 sub replication_start
 {
 	my ($client, $slot, %options) = @_;
-	my %all = (proto_version => 1, streaming => 'extreme', %options);
+	my %all = (proto_version => 1, streaming => 'extreme', decoder_option(%options), %options);
 	my $list = join(', ', map { qq{"$_" '$all{$_}'} } sort keys %all);
 	my $query = "START_REPLICATION SLOT $slot LOGICAL 0/0 ($list)\0";
 

@@ -15,6 +15,7 @@
 #include "access/htup_details.h"
 #include "fmgr.h"
 #include "fstream.h"
+#include "libpq/pqformat.h"
 #include "mb/pg_wchar.h"
 #include "port/pg_bswap.h"
 #include "publisher.h"
@@ -167,12 +168,11 @@ append_value(StringInfo out, PlanColumn *col, Datum value)
 }
 
 /*
- * Append a tuple; out-of-line values come from held.
- *
- * Leaves garbage in the current memory context.
+ * Append a tuple; out-of-line values come from lookup, if it has any.
  */
-void
-row_write_tuple(StringInfo out, RelPlan *plan, HeapTuple tuple, Held *held)
+static void
+write_tuple(StringInfo out, RelPlan *plan, HeapTuple tuple, ValueLookup lookup,
+			void *arg)
 {
 	uint16		ncols = pg_hton16((uint16) plan->ncols);
 	int			i;
@@ -195,9 +195,10 @@ row_write_tuple(StringInfo out, RelPlan *plan, HeapTuple tuple, Held *held)
 		value = plan->values[col->att];
 		if (col->varlena && VARATT_IS_EXTERNAL_ONDISK(DatumGetPointer(value)))
 		{
-			struct varlena *v;
+			struct varlena *v = NULL;
 
-			v = held_value(held, (struct varlena *) DatumGetPointer(value));
+			if (lookup != NULL)
+				v = lookup(arg, (struct varlena *) DatumGetPointer(value));
 			if (v == NULL)
 			{
 				appendStringInfoCharMacro(out, FSTREAM_COL_UNCHANGED);
@@ -207,5 +208,28 @@ row_write_tuple(StringInfo out, RelPlan *plan, HeapTuple tuple, Held *held)
 		}
 
 		append_value(out, col, value);
+	}
+}
+
+/*
+ * Append the body of an I, U or D.
+ *
+ * Leaves garbage in the current memory context.
+ */
+void
+row_write_change(StringInfo out, RelPlan *plan, HeapTuple newtup,
+				 HeapTuple oldtup, ValueLookup lookup, void *arg)
+{
+	pq_sendint32(out, plan->relid);
+	if (oldtup != NULL)
+	{
+		/* Out-of-line values of old tuples are inlined before they are logged. */
+		pq_sendbyte(out, plan->oldkind);
+		write_tuple(out, plan, oldtup, NULL, NULL);
+	}
+	if (newtup != NULL)
+	{
+		pq_sendbyte(out, 'N');
+		write_tuple(out, plan, newtup, lookup, arg);
 	}
 }

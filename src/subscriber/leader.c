@@ -226,6 +226,9 @@ start_streaming(const WalRcvStreamOptions *options)
 	append_literal(&cmd, names.data);
 	if (options->proto.logical.binary)
 		appendStringInfoString(&cmd, ", binary 'true'");
+	appendStringInfo(&cmd, ", \"parallel-decode-num\" '%d'", pgparrep_parallel_decode_num);
+	appendStringInfo(&cmd, ", \"max-recordbuffer-in-memory\" '%d'", pgparrep_decode_buffer);
+	appendStringInfo(&cmd, ", \"max-txn-in-memory\" '%d'", pgparrep_decode_txn_buffer);
 	appendStringInfoString(&cmd, ", \"report-sync\" 'true')");
 
 	res = walrcv_exec(conn, cmd.data, 0, NULL);
