@@ -134,6 +134,13 @@ typedef ReorderBufferTupleBuf *CompatChangeTuple;
 #define COMPAT_DECODER_CONNECT_FLAGS BGWORKER_BYPASS_ALLOWCONN
 #endif
 
+/* 16 renamed a function of the table of backends. */
+#if PG_VERSION_NUM >= 160000
+#define compat_local_beentry(i) pgstat_get_local_beentry_by_index(i)
+#else
+#define compat_local_beentry(i) pgstat_fetch_stat_local_beentry(i)
+#endif
+
 /*
  * Subscriptions and the walreceiver function table.
  *

@@ -19,8 +19,8 @@
  *		make is what the walsender would have made: the stream does not depend
  *		on the number of decoders.
  * I2.	A batch's message has the header position that was covered when the last
- *		item was added, and messages before its last one have that of the batch
- *		before: sender.c I1.
+ *		item was added; one before its last has the end of the last commit that
+ *		is in it: sender.c I1.
  * I3.	The start of the oldest batch bounds keepalives: sender.c I2.
  * I4.	Decoders are optional at any moment.  A batch that is unclaimed when the
  *		walsender needs it, or that a decoder gave up, is formatted here.  Clean
@@ -337,7 +337,7 @@ restart(Publisher *pub)
 
 /*
  * Output of the oldest batch has come: send it, or keep it while it ends within
- * a frame.
+ * a frame.  The position is invalid if more of the batch follows.
  */
 static void
 take_output(Publisher *pub, char *data, int len, bool more, XLogRecPtr position)
@@ -465,7 +465,7 @@ format_here(Publisher *pub, Batch *batch)
 
 			skip -= known;
 			take_output(pub, own.data + pub->batch_head + known, len - known, false,
-						p == end ? batch->covered : pub->sent_position);
+						p == end ? batch->covered : InvalidXLogRecPtr);
 			resetStringInfo(&own);
 			appendStringInfoSpaces(&own, pub->batch_head);
 		}
@@ -543,7 +543,7 @@ collect(Publisher *pub, bool wait)
 
 			case BATCH_PIECE:
 				take_output(pub, output, batch->out_len, batch->out_more,
-							pub->sent_position);
+							InvalidXLogRecPtr);
 				/* it may have given up meanwhile */
 				if (pg_atomic_compare_exchange_u32(&batch->state, &state, BATCH_TAKEN))
 					SetLatch(&shared->decoders[batch->decoder].proc->procLatch);

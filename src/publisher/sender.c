@@ -353,12 +353,38 @@ sender_late_error(Publisher *pub, TransactionId topxid, TransactionId xid)
 	FlushErrorState();
 }
 
+/*
+ * Header position of a message of which only its own commits are known to be
+ * covered.  (I1)
+ */
+static XLogRecPtr
+position_within(Publisher *pub, StringInfo message)
+{
+	XLogRecPtr	position = pub->sent_position;
+	FStreamReader reader;
+	FStreamFrame frame;
+	FStreamCommit commit;
+
+	fstream_reader_init(&reader, message->data + pub->batch_head,
+						message->len - pub->batch_head);
+	while (fstream_next(&reader, &frame) == FSTREAM_OK)
+	{
+		if (frame.type == FSTREAM_COMMIT && fstream_get_commit(&frame, &commit))
+			position = commit.end_lsn;
+	}
+
+	return position;
+}
+
 static void
 write_message(Publisher *pub, StringInfo message, XLogRecPtr lsn)
 {
 	LogicalDecodingContext *ctx = pub->ctx;
 	StringInfo	out = ctx->out;
 	TransactionId xid = pub->streaming ? InvalidTransactionId : ctx->write_xid;
+
+	if (pub->streaming && lsn == InvalidXLogRecPtr)
+		lsn = position_within(pub, message);
 
 	ctx->out = pub->header;
 	pub->prepare_write(ctx, lsn, xid, true);
@@ -401,7 +427,7 @@ check_ends(Publisher *pub, StringInfo message)
 				if (pos > 0)
 				{
 					message->len = pub->batch_head + pos;
-					write_message(pub, message, pub->sent_position);
+					write_message(pub, message, InvalidXLogRecPtr);
 				}
 				ReThrowError(error->edata);
 			}
@@ -412,7 +438,8 @@ check_ends(Publisher *pub, StringInfo message)
 
 /*
  * Hand a message, of complete frames behind room for the header, to the
- * walsender (or to the SQL function).
+ * walsender (or to the SQL function).  Without a position, it is that of the last
+ * commit in the message, or of the message before.
  */
 void
 sender_send(Publisher *pub, StringInfo message, XLogRecPtr lsn)
