@@ -39,8 +39,9 @@ sub resident
 			$private += $1 if /^(?:Anonymous):\s+(\d+) kB/ && !$dsm;
 			if ($dsm && /^Rss:\s+(\d+) kB/)
 			{
+				my $size = $1;
 				my ($name) = $dsm =~ /(PostgreSQL\S+)/;
-				$seen{$name} = $1 if $1 > ($seen{$name} // 0);
+				$seen{$name} = $size if $size > ($seen{$name} // 0);
 			}
 		}
 	}
