@@ -31,6 +31,9 @@ extern Conflict keyplan_change(RelVersion *rel, TransactionId xid, char type,
 /* The local relation, InvalidOid if there is none or it is locked. */
 extern Oid	keyplan_localoid(RelVersion *rel, TransactionId xid);
 
+/* The same by a mere look-up, in a transaction, whether locked or not. */
+extern Oid	keyplan_find_relation(RelVersion *rel);
+
 /* Its domain; NULL as long as the local relation is not known. */
 extern DependDomain *keyplan_domain(RelVersion *rel);
 

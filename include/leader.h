@@ -22,4 +22,8 @@
 pg_noreturn extern void pgparrep_leader_main(WalReceiverConn *conn,
 											 const WalRcvStreamOptions *options);
 
+/* A transaction of the leader's own; memory stays where it was. */
+extern void leader_start_tx(void);
+extern void leader_commit_tx(void);
+
 #endif							/* PGPARREP_LEADER_H */

@@ -266,7 +266,6 @@ extern bool reader_filter(LogicalDecodingContext *ctx, RepOriginId origin_id);
 extern void catalog_begin(Publisher *pub, TransactionId xid);
 extern void catalog_end(Publisher *pub);
 extern void catalog_abandon(Publisher *pub);
-extern bool catalog_is_open(void);
 
 /* plan.c */
 extern void plan_init(Publisher *pub);

@@ -100,6 +100,13 @@ typedef struct LeaderSlot
 	pg_atomic_uint64 yields;	/* of those, to break a cycle of waits */
 } LeaderSlot;
 
+/* The transaction whose error ended the last leader of a subscription. */
+typedef struct FailedTxn
+{
+	Oid			subid;			/* 0 = free */
+	XLogRecPtr	commit_lsn;
+} FailedTxn;
+
 typedef struct SharedState
 {
 	LWLock	   *lock;
@@ -108,6 +115,7 @@ typedef struct SharedState
 	int			nworkers;
 	LeaderSlot *leaders;
 	WorkerSlot *workers;
+	FailedTxn  *failed;			/* nleaders; under lock */
 } SharedState;
 
 extern SharedState *Shared;
@@ -204,6 +212,13 @@ extern LeaderSlot *shared_take_leader_slot(Oid subid, Oid dbid);
 extern void shared_free_leader_slot(LeaderSlot *slot);
 extern int	shared_take_worker_slot(Oid subid);
 extern void shared_free_worker_slot(int slot);
+
+/*
+ * Remembers a failed transaction over the lives of leaders; InvalidXLogRecPtr
+ * forgets it.
+ */
+extern void shared_set_failed(Oid subid, XLogRecPtr commit_lsn);
+extern XLogRecPtr shared_get_failed(Oid subid);
 
 /* Wakes the process with that index in the PGPROC array. */
 extern void shared_wake(int procno);

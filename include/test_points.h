@@ -7,6 +7,13 @@
  * correctness rests on; a build with it must turn a named test red:
  *
  *		PGPARREP_SABOTAGE_NO_COMMIT_WAIT	workers do not wait for their turn
+ *		PGPARREP_SABOTAGE_MISSING_EARLY		a row not found before the turn is
+ *											taken for missing
+ *		PGPARREP_SABOTAGE_NO_YIELD			nobody gives way in a cycle of waits
+ *		PGPARREP_SABOTAGE_EARLY_FLUSH		commits are reported as flushed before
+ *											they are
+ *
+ * scripts/sabotage knows the tests.
  *
  *-------------------------------------------------------------------------
  */

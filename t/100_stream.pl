@@ -361,6 +361,58 @@ check('insert only', q{
 	DELETE FROM unpublished;
 }, publication_names => 'p,pr,pi');
 
+$node->safe_psql('postgres', q{
+	CREATE SCHEMA sp;
+	CREATE TABLE sp.one (id int PRIMARY KEY, v text);
+	CREATE PUBLICATION ps FOR TABLES IN SCHEMA sp;
+	CREATE PUBLICATION pall FOR ALL TABLES;
+});
+check('schema publication', q{
+	INSERT INTO sp.one VALUES (1, 'x');
+	CREATE TABLE sp.two (id int PRIMARY KEY, v text);
+	INSERT INTO sp.two VALUES (1, 'x');
+	ALTER TABLE sp.two SET SCHEMA public;
+	INSERT INTO two VALUES (2, 'x');
+	ALTER TABLE two SET SCHEMA sp;
+	UPDATE sp.two SET v = 'y';
+	ALTER PUBLICATION ps DROP TABLES IN SCHEMA sp;
+	INSERT INTO sp.one VALUES (2, 'x');
+	ALTER PUBLICATION ps ADD TABLES IN SCHEMA sp;
+	DELETE FROM sp.one;
+}, publication_names => 'ps');
+check('all tables', q{
+	INSERT INTO sp.one VALUES (3, 'x');
+	INSERT INTO root VALUES (2, 'two');
+	CREATE UNLOGGED TABLE sp.u (id int);
+	INSERT INTO sp.u VALUES (1);
+	CREATE MATERIALIZED VIEW sp.m AS SELECT * FROM sp.one;
+	CREATE UNIQUE INDEX ON sp.m (id);
+	INSERT INTO sp.one VALUES (4, 'x');
+	REFRESH MATERIALIZED VIEW CONCURRENTLY sp.m;
+	REFRESH MATERIALIZED VIEW sp.m;
+	CREATE SEQUENCE sp.s;
+	SELECT nextval('sp.s');
+}, publication_names => 'pall,p,pr');
+
+SKIP:
+{
+	skip 'no published generated columns before 18', 3
+	  if $node->safe_psql('postgres', 'SHOW server_version_num') < 180000;
+	$node->safe_psql('postgres', q{
+		CREATE TABLE gen (id int PRIMARY KEY, g int GENERATED ALWAYS AS (id * 2) STORED,
+			vi int GENERATED ALWAYS AS (id * 3) VIRTUAL, v text);
+		CREATE PUBLICATION pgen FOR TABLE gen, t WITH (publish_generated_columns = stored);
+	});
+	check('generated columns', q{
+		INSERT INTO gen VALUES (1, DEFAULT, DEFAULT, 'x');
+		UPDATE gen SET id = 2;
+		INSERT INTO t (id) VALUES (850);
+		ALTER PUBLICATION pgen SET (publish_generated_columns = none);
+		UPDATE gen SET id = 3;
+		DELETE FROM gen;
+	}, publication_names => 'pgen');
+}
+
 check('binary', q{
 	INSERT INTO t (id, w, n, b, big, ts, a) VALUES (800, 'one', 1.50, true, 9223372036854775807, '2020-01-01 00:00+00', '{1,NULL,3}');
 	INSERT INTO typed (id, m, d, p, ma, r, u, j, bt, bp, x, f, s, o)

@@ -31,15 +31,16 @@ $node->safe_psql(
 
 my $seconds = $ENV{PGPARREP_TEST_SECONDS} || 4;
 my $dir = $node->basedir;
-foreach my $round (1 .. 3)
+foreach my $round (1 .. 4)
 {
 	# with few concurrent DDL statements, with many, and with none
-	my $weight = (1, 10, 0)[ $round - 1 ];
+	my $weight = (1, 10, 0, 0)[ $round - 1 ];
+	my $script = $round == 4 ? 'upsert.sql' : 'commit.sql';
 	my ($out, $err) = ('', '');
 
 	IPC::Run::run(
-		[ 'pgbench', '-n', '-c', '6', '-T', $seconds, '-h', $node->host, '-p', $node->port,
-			'-f', "$dir/commit.sql\@20", $weight ? ('-f', "$dir/ddl.sql\@$weight") : (),
+		[ 'pgbench', '-n', '-c', '8', '-T', $seconds, '-h', $node->host, '-p', $node->port,
+			'-f', "$dir/$script\@20", $weight ? ('-f', "$dir/ddl.sql\@$weight") : (),
 			'postgres' ],
 		'>', \$out, '2>', \$err);
 	my ($processed) = $out =~ /transactions actually processed: (\d+)/;

@@ -119,6 +119,25 @@ for (1 .. 3)
 	like($@, qr/character with byte sequence 0xe2 0x82 0xac.*has no equivalent in encoding "LATIN1".*relation "public\.t"/s,
 		'with the reason and the relation');
 }
+# The same connection can try again: nothing of the failed stream is left.
+{
+	my $client = replication_connect($node, database => 'utf8', %latin1);
+	for (1 .. 3)
+	{
+		my $ok = eval {
+			my $tries = 0;
+			until (eval { replication_start($client, 'latin1', publication_names => 'p'); 1 })
+			{
+				die $@ if ++$tries > 200 || $@ !~ /is active/;
+				select(undef, undef, undef, 0.05);
+			}
+			while (1) { replication_read($client, 10) or die 'timeout' }
+			1;
+		};
+		like($@, qr/has no equivalent in encoding "LATIN1"/, "attempt $_ of one connection");
+	}
+	close $client->{sock};
+}
 is(ids(receive('latin1', {})), '20 21 22 23', 'nothing is lost when the reason is gone');
 
 # A row filter that fails: pgoutput's error, at commit, until it is repaired.

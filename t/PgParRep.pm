@@ -61,7 +61,7 @@ sub publisher_node
 }
 
 # Tables, a publication p and functions that do random work: some_changes() and
-# some_ddl().  The files commit.sql and ddl.sql of the node's directory are
+# some_ddl().  The files commit.sql, upsert.sql and ddl.sql of the node's directory are
 # scripts for pgbench.
 sub install_random_work
 {
@@ -149,6 +149,15 @@ SELECT setseed(:client_id / 100.0 + random() / 10);
 BEGIN; SELECT some_changes(); SELECT some_changes(); COMMIT;
 SELECT some_changes();
 BEGIN; SELECT some_changes(); ROLLBACK;
+});
+	# inserts of one key by several sessions at once: some are speculative rows
+	# that have to go again
+	append_to_file("$dir/upsert.sql", q{
+\set k random(5000, 5002)
+INSERT INTO a VALUES (:k, 1, repeat('s', 5000)) ON CONFLICT (id) DO UPDATE SET v = a.v + 1;
+DELETE FROM a WHERE id = :k;
+INSERT INTO b VALUES (:k, 1, NULL) ON CONFLICT DO NOTHING;
+DELETE FROM b WHERE id = :k;
 });
 	append_to_file("$dir/ddl.sql", q{
 SELECT some_ddl();

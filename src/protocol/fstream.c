@@ -98,12 +98,6 @@ fstream_end(StringInfo buf, int frame)
 	put32(buf->data + frame + 5, buf->len - frame - FSTREAM_HEADER_SIZE);
 }
 
-static void
-append_body(StringInfo buf, const char *body, int len)
-{
-	appendBinaryStringInfo(buf, body, len);
-}
-
 void
 fstream_put_commit(StringInfo buf, uint32 xid, uint64 commit_lsn,
 				   uint64 end_lsn, int64 commit_time)
@@ -116,7 +110,7 @@ fstream_put_commit(StringInfo buf, uint32 xid, uint64 commit_lsn,
 	p = put64(p, commit_lsn);
 	p = put64(p, end_lsn);
 	put64(p, (uint64) commit_time);
-	append_body(buf, body, sizeof(body));
+	appendBinaryStringInfo(buf, body, sizeof(body));
 	fstream_end(buf, frame);
 }
 
@@ -127,7 +121,7 @@ fstream_put_subxact(StringInfo buf, uint32 xid, uint32 subxid)
 	int			frame = fstream_begin(buf, xid, FSTREAM_SUBXACT);
 
 	put32(body, subxid);
-	append_body(buf, body, sizeof(body));
+	appendBinaryStringInfo(buf, body, sizeof(body));
 	fstream_end(buf, frame);
 }
 
@@ -142,7 +136,7 @@ fstream_put_abort(StringInfo buf, uint32 xid, uint32 subxid, uint64 lsn,
 	p = put32(p, subxid);
 	p = put64(p, lsn);
 	put64(p, (uint64) time);
-	append_body(buf, body, sizeof(body));
+	appendBinaryStringInfo(buf, body, sizeof(body));
 	fstream_end(buf, frame);
 }
 
@@ -152,7 +146,7 @@ fstream_put_sync(StringInfo buf, bool synchronous)
 	char		body[FSTREAM_SYNC_SIZE] = {synchronous ? 1 : 0};
 	int			frame = fstream_begin(buf, 0, FSTREAM_SYNC);
 
-	append_body(buf, body, sizeof(body));
+	appendBinaryStringInfo(buf, body, sizeof(body));
 	fstream_end(buf, frame);
 }
 

@@ -73,9 +73,3 @@ catalog_abandon(Publisher *pub)
 	if (is_open)
 		leave(true);
 }
-
-bool
-catalog_is_open(void)
-{
-	return is_open;
-}

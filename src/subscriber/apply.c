@@ -114,7 +114,11 @@ static void
 push_snapshot(void)
 {
 	Assert(!snapshot_pushed);
+#ifdef PGPARREP_SABOTAGE_MISSING_EARLY
+	snapshot_at_turn = true;
+#else
 	snapshot_at_turn = worker_at_turn();	/* I4: before it is taken */
+#endif
 	PushActiveSnapshot(GetTransactionSnapshot());
 	snapshot_pushed = true;
 }

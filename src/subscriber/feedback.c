@@ -93,7 +93,11 @@ feedback_committed(XLogRecPtr remote_end, XLogRecPtr local_end)
 static XLogRecPtr
 local_flush_position(void)
 {
+#ifdef PGPARREP_SABOTAGE_EARLY_FLUSH
+	XLogRecPtr	pos = GetXLogInsertRecPtr();
+#else
 	XLogRecPtr	pos = GetFlushRecPtr(NULL);
+#endif
 	int			mode = SYNC_REP_NO_WAIT;
 
 	if (synchronous_commit == SYNCHRONOUS_COMMIT_REMOTE_WRITE)

@@ -37,7 +37,6 @@
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
 #include "common/hashfn.h"
-#include "nodes/makefuncs.h"
 #include "optimizer/optimizer.h"
 #include "rewrite/rewriteHandler.h"
 #include "storage/lmgr.h"
@@ -424,6 +423,19 @@ make_plan(RelVersion *version, Relation rel)
 }
 
 /*
+ * Looks the local relation up by name, without asking for privileges: it is
+ * the worker's to miss them, in the transaction that needs them (I2).
+ */
+Oid
+keyplan_find_relation(RelVersion *version)
+{
+	Oid			namespace = get_namespace_oid(version->rel->nspname, true);
+
+	return OidIsValid(namespace) ?
+		get_relname_relid(version->rel->relname, namespace) : InvalidOid;
+}
+
+/*
  * The plan of a version, made if there is none; NULL if the local relation
  * is missing or locked by somebody.
  */
@@ -457,9 +469,7 @@ get_plan(RelVersion *version, TransactionId xid)
 
 	/* Before the lookup: what changes from here on makes it stale again. */
 	version->stale = false;
-	relid = RangeVarGetRelid(makeRangeVar(version->rel->nspname,
-										  version->rel->relname, -1),
-							 NoLock, true);
+	relid = keyplan_find_relation(version);
 	if (OidIsValid(relid) &&
 		ConditionalLockRelationOid(relid, AccessShareLock)) /* I1 */
 	{

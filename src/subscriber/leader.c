@@ -21,38 +21,32 @@
  *		timeout does not run.
  * I3	A position is taken for received only when the whole message that
  *		carried it has been taken in.
- * I4	Whether a table that is in initial copy gets a change is decided here,
- *		by the state of the table and the LSN of the commit record, when the
- *		transaction is handed out.  A table's state changes only while nothing
- *		is handed out that has not committed (process_syncing_tables is
- *		called with an empty pipeline only).
+ * I4	Tables in initial copy are looked after only while nothing is handed out
+ *		that has not committed; see tables.c.
  * I5	The transaction that SKIP may be about runs alone.
+ * I6	So does the one whose error ended the last leader.  Otherwise each
+ *		attempt would apply, and roll back, all that comes after it.
  *
  *-------------------------------------------------------------------------
  */
 #include "pgparrep.h"
 
 #include "access/xact.h"
-#include "catalog/namespace.h"
 #include "catalog/pg_subscription.h"
-#include "catalog/pg_subscription_rel.h"
 #include "commands/subscriptioncmds.h"
 #include "lib/stringinfo.h"
 #include "libpq/pqformat.h"
 #include "miscadmin.h"
-#include "nodes/makefuncs.h"
 #include "nodes/value.h"
 #include "pgstat.h"
 #include "port/pg_bswap.h"
 #include "postmaster/interrupt.h"
 #include "postmaster/walwriter.h"
 #include "replication/logicallauncher.h"
-#include "replication/logicalrelation.h"
 #include "replication/logicalworker.h"
 #include "replication/worker_internal.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
-#include "storage/lwlock.h"
 #include "storage/proc.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
@@ -72,6 +66,7 @@
 #include "leader.h"
 #include "pool.h"
 #include "streamrel.h"
+#include "tables.h"
 #include "takeover.h"
 #include "txnbuf.h"
 
@@ -96,9 +91,6 @@
 /* How often to try to start workers that could not be started. */
 #define START_WORKERS_MS 5000
 
-/* How often tables in initial copy are worth an empty pipeline. */
-#define SYNC_MS 1000
-
 static WalReceiverConn *conn;
 static Pool *pool;
 static dsa_area *area;
@@ -112,6 +104,7 @@ static XLogRecPtr last_received;	/* see I3 */
 static XLogRecPtr last_commit_end;	/* of the last transaction taken in */
 static TimestampTz last_message_at;
 static bool ping_sent;
+static XLogRecPtr failed_lsn;	/* commit that ended the last leader, or 0 */
 static bool publisher_waits;	/* its commits, for what we report as flushed */
 
 /* CSNs: handed out, and seen to have committed. */
@@ -121,28 +114,24 @@ static TxnBuffer *in_flight[POOL_RING_SIZE];
 
 /* Set by invalidations. */
 static bool subscription_stale = false;
-static bool tables_stale = true;
 
-static bool tables_not_ready = true;
-static TimestampTz last_sync_at = 0;
 static TimestampTz last_start_at = 0;
 static TimestampTz last_stat_at = 0;
 
 static void drain(void);
 static void maybe_reread_subscription_here(void);
 
-/* A transaction of the leader's own; memory stays where it was. */
 static MemoryContext tx_caller_mcxt;
 
-static void
-start_tx(void)
+void
+leader_start_tx(void)
 {
 	tx_caller_mcxt = CurrentMemoryContext;
 	StartTransactionCommand();
 }
 
-static void
-commit_tx(void)
+void
+leader_commit_tx(void)
 {
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(tx_caller_mcxt);
@@ -152,19 +141,6 @@ static void
 subscription_callback(Datum arg, int cacheid, uint32 hashvalue)
 {
 	subscription_stale = true;
-}
-
-static void
-forget_state(RelVersion *rel, void *arg)
-{
-	rel->state = 0;
-}
-
-static void
-tables_callback(Datum arg, int cacheid, uint32 hashvalue)
-{
-	tables_stale = true;
-	streamrel_foreach(forget_state, NULL);
 }
 
 pg_noreturn static void
@@ -303,12 +279,14 @@ check_workers(bool look)
 		bool		disable;
 
 		/* The worker has reported the error itself, once. */
+		shared_set_failed(MySubscription->oid,
+						  pool_txn(pool, pg_atomic_read_u64(&pool->failed_csn))->commit_lsn);
 		pool_stop();
 		retire();
 		pgstat_report_subscription_error(MySubscription->oid, true);
 
 		/* As the subscription says now, not when it was last read. */
-		start_tx();
+		leader_start_tx();
 		{
 			Subscription *sub = GetSubscription(MySubscription->oid, true);
 
@@ -319,13 +297,13 @@ check_workers(bool look)
 			PushActiveSnapshot(GetTransactionSnapshot());
 			DisableSubscription(MySubscription->oid);
 			PopActiveSnapshot();
-			commit_tx();
+			leader_commit_tx();
 			ereport(LOG,
 					(errmsg("subscription \"%s\" has been disabled because of an error",
 							MySubscription->name)));
 			proc_exit(0);
 		}
-		commit_tx();
+		leader_commit_tx();
 		proc_exit(1);
 	}
 	if (look && pool_lost_worker())
@@ -414,42 +392,6 @@ drain(void)
 }
 
 /* Taking in */
-
-/*
- * State of table sync of a relation, as of now.  Once a table is ready it
- * stays so until its row in pg_subscription_rel changes.
- */
-static bool
-should_apply(RelVersion *rel, TransactionId xid, XLogRecPtr commit_lsn)
-{
-	Oid			relid = keyplan_localoid(rel, xid);
-
-	/* Not there, or locked: the worker finds out, or knows better. */
-	if (!OidIsValid(relid))
-	{
-		start_tx();
-		relid = RangeVarGetRelid(makeRangeVar(rel->rel->nspname,
-											  rel->rel->relname, -1),
-								 NoLock, true);
-		commit_tx();
-		if (!OidIsValid(relid))
-			return true;
-	}
-
-	if (rel->state != SUBREL_STATE_READY || !OidIsValid(rel->localoid))
-	{
-		XLogRecPtr	statelsn;
-		char		state;
-
-		start_tx();
-		state = GetSubscriptionRelState(MySubscription->oid, relid, &statelsn);
-		commit_tx();
-		rel->state = state;
-		rel->statelsn = statelsn;
-	}
-	return rel->state == SUBREL_STATE_READY ||
-		(rel->state == SUBREL_STATE_SYNCDONE && rel->statelsn <= commit_lsn);
-}
 
 /*
  * Fills in what each change of a transaction has to wait for.  Changes in a
@@ -552,7 +494,7 @@ set_relations(TxnBuffer *txn, PoolTxn *ptxn)
 		rels[i].version = rel->version;
 		rels[i].len = rel->len;
 		rels[i].body = rel->body;
-		rels[i].apply = should_apply(rel, txn->xid, ptxn->commit_lsn);
+		rels[i].apply = tables_apply(rel, txn->xid, ptxn->commit_lsn);
 		any |= rels[i].apply;
 	}
 	return any;
@@ -583,7 +525,7 @@ maybe_reread_subscription_here(void)
 		return;
 	subscription_stale = false;
 
-	start_tx();
+	leader_start_tx();
 	oldcxt = MemoryContextSwitchTo(ApplyContext);
 	sub = GetSubscription(MyLogicalRepWorker->subid, true);
 	MemoryContextSwitchTo(oldcxt);
@@ -610,7 +552,7 @@ maybe_reread_subscription_here(void)
 		compat_forget_worker_start_time(sub->oid);
 		proc_exit(0);
 	}
-	commit_tx();
+	leader_commit_tx();
 
 	FreeSubscription(MySubscription);
 	MySubscription = sub;
@@ -656,6 +598,14 @@ commit(TransactionId xid, const FStreamCommit *data)
 		drain();
 	}
 
+	/* I6 */
+	if (!XLogRecPtrIsInvalid(failed_lsn) && data->commit_lsn >= failed_lsn)
+	{
+		alone = true;
+		drain();
+		failed_lsn = InvalidXLogRecPtr;
+	}
+
 	csn = handed + 1;
 	ptxn = pool_txn(pool, csn);
 	ptxn->remote_xid = xid;
@@ -667,7 +617,7 @@ commit(TransactionId xid, const FStreamCommit *data)
 	pg_atomic_write_u32(&ptxn->worker, 0);
 	if (!set_relations(txn, ptxn) || txn->nchanges == 0)
 		ptxn->flags |= PTXN_EMPTY;
-	else if (alone)
+	else if (!XLogRecPtrIsInvalid(MySubscription->skiplsn))
 		ptxn->flags |= PTXN_SKIPLSN;
 	txnbuf_commit(txn, ptxn);
 	set_dependencies(txn, ptxn, csn);
@@ -682,6 +632,7 @@ commit(TransactionId xid, const FStreamCommit *data)
 	{
 		/* It has cleared the position, unless there was nothing to apply. */
 		drain();
+		shared_set_failed(MySubscription->oid, InvalidXLogRecPtr);
 		AcceptInvalidationMessages();
 		maybe_reread_subscription_here();
 	}
@@ -874,65 +825,6 @@ take_message(char *buf, int len)
 	MyLogicalRepWorker->last_recv_time = last_message_at;
 }
 
-/* Table sync */
-
-/* Does a table sync worker wait for the pipeline to be empty? */
-static bool
-sync_worker_waits(void)
-{
-	List	   *workers;
-	ListCell   *lc;
-	bool		result = false;
-
-	LWLockAcquire(LogicalRepWorkerLock, LW_SHARED);
-	workers = compat_workers_find(MyLogicalRepWorker->subid);
-	foreach(lc, workers)
-	{
-		LogicalRepWorker *worker = lfirst(lc);
-
-		if (OidIsValid(worker->relid) &&
-			worker->relstate == SUBREL_STATE_SYNCWAIT)
-			result = true;
-	}
-	LWLockRelease(LogicalRepWorkerLock);
-	list_free(workers);
-	return result;
-}
-
-/*
- * Lets the server's own code do what is due for tables in initial copy; see
- * I4.  It starts their workers, tells them how far to catch up, waits for
- * them, and makes tables ready.
- */
-static void
-sync_tables(void)
-{
-	if (tables_stale)
-	{
-		tables_stale = false;
-		start_tx();
-		tables_not_ready = compat_not_ready_relations(MySubscription->oid) != NIL;
-		commit_tx();
-	}
-	if (!pipeline_empty())
-	{
-		TimestampTz now;
-
-		if (!tables_not_ready)
-			return;
-		now = GetCurrentTimestamp();
-		if (!sync_worker_waits() &&
-			!TimestampDifferenceExceeds(last_sync_at, now, SYNC_MS))
-			return;
-		drain();
-		/* Something to read may have made it wait; all the same to I4. */
-	}
-	last_sync_at = GetCurrentTimestamp();
-	process_syncing_tables(last_received);
-	if (tables_not_ready)
-		tables_stale = true;
-}
-
 /*
  * How many workers to have.  While tables are in initial copy some slots are
  * left to their workers, or the copy would never start.
@@ -942,7 +834,7 @@ workers_wanted(void)
 {
 	int			wanted = worker_number;
 
-	if (tables_not_ready)
+	if (tables_in_copy())
 		wanted = Min(wanted, Max(1, max_worker_processes - 2 -
 								 max_sync_workers_per_subscription));
 	return wanted;
@@ -961,7 +853,11 @@ housekeeping(void)
 
 	AcceptInvalidationMessages();
 	maybe_reread_subscription_here();
-	sync_tables();
+	if (tables_due(pipeline_empty()))
+	{
+		drain();
+		tables_sync(last_received);
+	}
 
 	if (pg_atomic_read_u32(&pool->nworkers) < workers_wanted() &&
 		TimestampDifferenceExceeds(last_start_at, now, START_WORKERS_MS))
@@ -1064,9 +960,9 @@ pgparrep_leader_main(WalReceiverConn *connection,
 	conn = connection;
 	snprintf(origin_name, sizeof(origin_name), "pg_%u", MySubscription->oid);
 
-	start_tx();
+	leader_start_tx();
 	worker_number = pgparrep_worker_number(MySubscription->oid, NULL);
-	commit_tx();
+	leader_commit_tx();
 
 	/*
 	 * Again, since the server has read it: by now no worker of an earlier
@@ -1076,6 +972,7 @@ pgparrep_leader_main(WalReceiverConn *connection,
 	 */
 	start_position = replorigin_session_get_progress(true);
 	last_received = last_commit_end = start_position;
+	failed_lsn = shared_get_failed(MySubscription->oid);
 
 	/*
 	 * The workers record the progress.  On 15 the origin has one owner, which
@@ -1102,7 +999,7 @@ pgparrep_leader_main(WalReceiverConn *connection,
 	depend = depend_create(KEY_TABLE_BUCKETS);
 	feedback_init(conn);
 	CacheRegisterSyscacheCallback(SUBSCRIPTIONOID, subscription_callback, (Datum) 0);
-	CacheRegisterSyscacheCallback(SUBSCRIPTIONRELMAP, tables_callback, (Datum) 0);
+	tables_init();
 
 	/*
 	 * What the server does around its own loop is out of our reach: an error
@@ -1110,10 +1007,6 @@ pgparrep_leader_main(WalReceiverConn *connection,
 	 */
 	PG_TRY();
 	{
-		start_tx();
-		tables_not_ready = compat_not_ready_relations(MySubscription->oid) != NIL;
-		commit_tx();
-		tables_stale = false;
 		last_start_at = GetCurrentTimestamp();
 		(void) pool_start_workers(workers_wanted());
 
@@ -1144,11 +1037,11 @@ pgparrep_leader_main(WalReceiverConn *connection,
 		RESUME_INTERRUPTS();
 		pool_stop();
 		pgstat_report_subscription_error(MySubscription->oid, true);
-		start_tx();
+		leader_start_tx();
 		PushActiveSnapshot(GetTransactionSnapshot());
 		DisableSubscription(MySubscription->oid);
 		PopActiveSnapshot();
-		commit_tx();
+		leader_commit_tx();
 		ereport(LOG,
 				(errmsg("subscription \"%s\" has been disabled because of an error",
 						MySubscription->name)));

@@ -413,7 +413,11 @@ order_wait(Csn csn, WorkerState state, bool in_transaction)
 			after_wait(rc);
 			if (rc & WL_TIMEOUT)
 			{
+#ifndef PGPARREP_SABOTAGE_NO_YIELD
 				if (in_transaction && earlier_waits_for_me(mine))
+#else
+				if (false)
+#endif
 				{
 					LeaderSlot *leader = &Shared->leaders[order_pool->leader_slot];
 

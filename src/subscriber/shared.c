@@ -40,6 +40,8 @@ shared_size(void)
 											max_logical_replication_workers)));
 	size = add_size(size, MAXALIGN(mul_size(sizeof(WorkerSlot),
 											max_worker_processes)));
+	size = add_size(size, MAXALIGN(mul_size(sizeof(FailedTxn),
+											max_logical_replication_workers)));
 	return size;
 }
 
@@ -73,6 +75,8 @@ shared_startup(void)
 		ptr += MAXALIGN(sizeof(LeaderSlot) * max_logical_replication_workers);
 		Shared->workers = (WorkerSlot *) ptr;
 		Shared->nworkers = max_worker_processes;
+		ptr += MAXALIGN(sizeof(WorkerSlot) * max_worker_processes);
+		Shared->failed = (FailedTxn *) ptr;
 		Shared->lock = &GetNamedLWLockTranche(PGPARREP_NAME)->lock;
 		Shared->dsa_tranche = LWLockNewTrancheId();
 	}
@@ -187,6 +191,45 @@ shared_free_worker_slot(int slot)
 	Shared->workers[slot].pid = 0;
 	Shared->workers[slot].procno = -1;
 	LWLockRelease(Shared->lock);
+}
+
+void
+shared_set_failed(Oid subid, XLogRecPtr commit_lsn)
+{
+	FailedTxn  *entry = NULL;
+
+	LWLockAcquire(Shared->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < Shared->nleaders; i++)
+	{
+		FailedTxn  *failed = &Shared->failed[i];
+
+		if (failed->subid == subid)
+		{
+			entry = failed;
+			break;
+		}
+		if (failed->subid == InvalidOid)
+			entry = failed;
+	}
+	/* All taken by others, some of them perhaps dropped: it only saves work. */
+	if (entry == NULL)
+		entry = &Shared->failed[0];
+	entry->subid = XLogRecPtrIsInvalid(commit_lsn) ? InvalidOid : subid;
+	entry->commit_lsn = commit_lsn;
+	LWLockRelease(Shared->lock);
+}
+
+XLogRecPtr
+shared_get_failed(Oid subid)
+{
+	XLogRecPtr	commit_lsn = InvalidXLogRecPtr;
+
+	LWLockAcquire(Shared->lock, LW_SHARED);
+	for (int i = 0; i < Shared->nleaders; i++)
+		if (Shared->failed[i].subid == subid)
+			commit_lsn = Shared->failed[i].commit_lsn;
+	LWLockRelease(Shared->lock);
+	return commit_lsn;
 }
 
 void

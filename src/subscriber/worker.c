@@ -238,7 +238,14 @@ clear_skip_lsn(void)
 	HeapTuple	tup;
 
 	PushActiveSnapshot(GetTransactionSnapshot());
-	LockSharedObject(SubscriptionRelationId, pool->subid, 0, AccessShareLock);
+
+	/*
+	 * The transaction before may have done the same a moment ago: its commit
+	 * is known before its invalidations, which come before it releases locks.
+	 * So take one that it must have released.
+	 */
+	LockSharedObject(SubscriptionRelationId, pool->subid, 0,
+					 ShareUpdateExclusiveLock);
 	rel = table_open(SubscriptionRelationId, RowExclusiveLock);
 	tup = SearchSysCacheCopy1(SUBSCRIPTIONOID, ObjectIdGetDatum(pool->subid));
 	if (!HeapTupleIsValid(tup))

@@ -1,0 +1,154 @@
+/*-------------------------------------------------------------------------
+ *
+ * tables.c
+ *	  The leader's part in the initial copy of tables.
+ *
+ * The server's table sync workers copy a table and then catch up with the
+ * leader; its own function process_syncing_tables, called by the leader,
+ * starts them, tells them how far to go, waits for them, and makes a table
+ * ready when the leader has come to where they stopped.
+ *
+ * I1	That function takes a position up to which everything has been applied.
+ *		It is called only with an empty pipeline, and with what has been
+ *		received: nothing that was handed out lies beyond.
+ * I2	Whether a table that is in initial copy gets a change is decided here,
+ *		by the state of the table and the LSN of the commit record, when the
+ *		transaction is handed out.  Workers do not look at states.  With I1 no
+ *		state changes between a decision and the commit.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "pgparrep.h"
+
+#include "catalog/pg_subscription_rel.h"
+#include "replication/worker_internal.h"
+#include "storage/lwlock.h"
+#include "utils/inval.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
+
+#include "compat.h"
+#include "keyplan.h"
+#include "leader.h"
+#include "tables.h"
+
+/* How often tables in initial copy are worth an empty pipeline. */
+#define SYNC_MS 1000
+
+static bool tables_stale = true;	/* set by invalidations */
+static bool tables_not_ready = true;
+static TimestampTz last_sync_at = 0;
+
+static void
+forget_state(RelVersion *rel, void *arg)
+{
+	rel->state = 0;
+}
+
+static void
+tables_callback(Datum arg, int cacheid, uint32 hashvalue)
+{
+	tables_stale = true;
+	streamrel_foreach(forget_state, NULL);
+}
+
+static void
+reread_tables(void)
+{
+	if (!tables_stale)
+		return;
+	tables_stale = false;
+	leader_start_tx();
+	tables_not_ready = compat_not_ready_relations(MySubscription->oid) != NIL;
+	leader_commit_tx();
+}
+
+void
+tables_init(void)
+{
+	CacheRegisterSyscacheCallback(SUBSCRIPTIONRELMAP, tables_callback, (Datum) 0);
+	reread_tables();
+}
+
+bool
+tables_in_copy(void)
+{
+	return tables_not_ready;
+}
+
+/*
+ * State of table sync of a relation, as of now.  Once a table is ready it
+ * stays so until its row in pg_subscription_rel changes.
+ */
+bool
+tables_apply(RelVersion *rel, TransactionId xid, XLogRecPtr commit_lsn)
+{
+	Oid			relid = keyplan_localoid(rel, xid);
+
+	/* Not there, or locked: the worker finds out, or knows better. */
+	if (!OidIsValid(relid))
+	{
+		leader_start_tx();
+		relid = keyplan_find_relation(rel);
+		leader_commit_tx();
+		if (!OidIsValid(relid))
+			return true;
+	}
+
+	if (rel->state != SUBREL_STATE_READY || !OidIsValid(rel->localoid))
+	{
+		XLogRecPtr	statelsn;
+		char		state;
+
+		leader_start_tx();
+		state = GetSubscriptionRelState(MySubscription->oid, relid, &statelsn);
+		leader_commit_tx();
+		rel->state = state;
+		rel->statelsn = statelsn;
+	}
+	return rel->state == SUBREL_STATE_READY ||
+		(rel->state == SUBREL_STATE_SYNCDONE && rel->statelsn <= commit_lsn);
+}
+
+/* Does a table sync worker wait for the pipeline to be empty? */
+static bool
+sync_worker_waits(void)
+{
+	List	   *workers;
+	ListCell   *lc;
+	bool		result = false;
+
+	LWLockAcquire(LogicalRepWorkerLock, LW_SHARED);
+	workers = compat_workers_find(MyLogicalRepWorker->subid);
+	foreach(lc, workers)
+	{
+		LogicalRepWorker *worker = lfirst(lc);
+
+		if (OidIsValid(worker->relid) &&
+			worker->relstate == SUBREL_STATE_SYNCWAIT)
+			result = true;
+	}
+	LWLockRelease(LogicalRepWorkerLock);
+	list_free(workers);
+	return result;
+}
+
+bool
+tables_due(bool idle)
+{
+	reread_tables();
+	if (idle)
+		return true;
+	return tables_not_ready &&
+		(sync_worker_waits() ||
+		 TimestampDifferenceExceeds(last_sync_at, GetCurrentTimestamp(), SYNC_MS));
+}
+
+void
+tables_sync(XLogRecPtr received)
+{
+	last_sync_at = GetCurrentTimestamp();
+	process_syncing_tables(received);
+	if (tables_not_ready)
+		tables_stale = true;
+}
