@@ -3,7 +3,10 @@ use strict;
 use warnings FATAL => 'all';
 
 use FindBin;
+use lib $FindBin::RealBin;
 
-$ENV{PGPARREP_TEST_DECODERS} = 4;
+BEGIN { $ENV{PGPARREP_TEST_DECODERS} = 4; }
+use PgParRep;
+
 do "$FindBin::RealBin/103_publication.pl";
 die $@ if $@;
