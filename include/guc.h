@@ -16,5 +16,15 @@ extern int	pgparrep_cached_transactions;	/* transactions kept in memory */
 extern int	pgparrep_default_worker_number;
 extern int	pgparrep_group_transactions;	/* remote ones in a local one */
 extern bool pgparrep_key_table; /* developer: track keys at all */
+extern char *pgparrep_native_signature; /* developer: instead of ours */
+
+typedef enum PgparrepTupleFormat
+{
+	TUPLE_FORMAT_AUTO,			/* native where both servers agree, else text */
+	TUPLE_FORMAT_TEXT,
+	TUPLE_FORMAT_BINARY
+} PgparrepTupleFormat;
+
+extern int	pgparrep_tuple_format;
 
 #endif							/* PGPARREP_GUC_H */

@@ -39,6 +39,7 @@
 #include "commands/subscriptioncmds.h"
 #include "lib/stringinfo.h"
 #include "libpq/pqformat.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "nodes/value.h"
@@ -70,6 +71,7 @@
 #include "interface.h"
 #include "keyplan.h"
 #include "leader.h"
+#include "native.h"
 #include "pool.h"
 #include "streamrel.h"
 #include "takeover.h"
@@ -224,8 +226,16 @@ start_streaming(const WalRcvStreamOptions *options)
 	compat_append_origin_option(&cmd, options, walrcv_server_version(conn));
 	appendStringInfoString(&cmd, ", publication_names ");
 	append_literal(&cmd, names.data);
-	if (options->proto.logical.binary)
+	if (options->proto.logical.binary ||
+		pgparrep_tuple_format == TUPLE_FORMAT_BINARY)
 		appendStringInfoString(&cmd, ", binary 'true'");
+	else if (pgparrep_tuple_format == TUPLE_FORMAT_AUTO)
+	{
+		appendStringInfoString(&cmd, ", \"native-signature\" ");
+		append_literal(&cmd, pgparrep_native_signature[0] != '\0' ?
+					   pgparrep_native_signature :
+					   native_signature(GetDatabaseEncoding()));
+	}
 	appendStringInfoString(&cmd, ", \"report-sync\" 'true')");
 
 	res = walrcv_exec(conn, cmd.data, 0, NULL);
