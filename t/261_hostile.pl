@@ -65,7 +65,7 @@ $_->safe_psql(
 	CREATE TABLE t (id int PRIMARY KEY, k text UNIQUE, n numeric UNIQUE, v text, b bool, u uuid, ts timestamp, a int[], ta text[], i inet, c text);
 	CREATE TABLE narrow (id int PRIMARY KEY, v text, n numeric, a int[])})
   for $publisher, $subscriber;
-$subscriber->safe_psql('postgres', q{ALTER TABLE narrow ALTER v TYPE varchar(100), ALTER n TYPE text, ALTER a TYPE text});
+$subscriber->safe_psql('postgres', q{ALTER TABLE narrow ALTER v TYPE varchar(300), ALTER n TYPE text, ALTER a TYPE text});
 create_subscription($publisher, $subscriber, options => 'copy_data = false');
 
 my $proxy = fork;
@@ -101,7 +101,7 @@ sub lie
 	append_to_file("$orders.new", "$old\n$new\n");
 	rename("$orders.new", $orders) or die $!;
 	$publisher->safe_psql('postgres', $sql);
-	my $deadline = time() + $PostgreSQL::Test::Utils::timeout_default;
+	my $deadline = time() + 30;
 	my $log = '';
 	while (time() < $deadline)
 	{
@@ -135,7 +135,7 @@ SKIP:
 		lie("$table: long header too short", $start->('v', "'$long'"), le32($len << 2) . hex_of($long), le32(16) . hex_of($long));
 		lie("$table: said to be compressed", $start->('v', "'$long'"), le32($len << 2) . hex_of($long), le32($len << 2 | 2) . hex_of($long));
 		lie("$table: not text", $start->('v', "'victim'"), "0f$short", '0fff' . substr($short, 2));
-		lie("$table: numeric digits", $start->('n', '1.2345'), '0b' . '8082' . '0100' . '2909', '0b' . '8082' . '0100' . 'ffff');
+		lie("$table: numeric digits", $start->('n', '1.2345'), '0f' . '0082' . '0100' . '2909', '0f' . '0082' . '0100' . 'ffff');
 		lie("$table: array dimension", $start->('a', "'{11,22,33}'"), '03000000010000000b0000001600000021000000', 'ffffff7f010000000b0000001600000021000000');
 	}
 	# in a key: the leader looks at it first
@@ -145,7 +145,7 @@ SKIP:
 	++$id;
 	lie('key: pointer to elsewhere', "INSERT INTO t (id, k) VALUES ($id, 'victimkey' || 2)", '17' . $short, '01' . $short);
 	++$id;
-	lie('key: numeric', "INSERT INTO t (id, n) VALUES ($id, 9.2345)", '0b' . '8082' . '0900' . '2909', '0b' . '8082' . '0900' . 'ffff');
+	lie('key: numeric', "INSERT INTO t (id, n) VALUES ($id, 9.2345)", '0f' . '0082' . '0900' . '2909', '0f' . '0082' . '0900' . 'ffff');
 	lie('integer of 4 bytes in 3', "INSERT INTO t (id, c) VALUES (287454020, 'x')", '640000000444332211', '640000000344332211',
 		qr/ERROR:  invalid/);
 	++$id;
@@ -153,11 +153,11 @@ SKIP:
 		'64000000010164000000100011', '64000000010264000000100011');
 	++$id;
 	my $text = 'compressible' x 1000;
-	lie('compressed: raw length', "INSERT INTO t (id, v) VALUES ($id, '$text')", le32(12000), le32(11999));
+	lie('compressed: raw length', "INSERT INTO t (id, v) VALUES ($id, '$text')", le32(12000), le32(12001));
 	++$id;
 	lie('compressed: huge', "INSERT INTO t (id, v) VALUES ($id, '$text')", le32(12000), le32(0x3ffffff0));
 	++$id;
-	lie('compressed: garbage', "INSERT INTO t (id, v) VALUES ($id, '$text')", hex_of('compressib'), 'ff' x 10);
+	lie('compressed: garbage', "INSERT INTO t (id, v) VALUES ($id, '$text')", hex_of('ompress'), 'ff' x 7);
 }
 
 compare_tables($publisher, $subscriber, 'in the end', 't');
