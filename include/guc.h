@@ -20,5 +20,15 @@ extern bool pgparrep_force_decoders;	/* developer: also at the end of WAL */
 extern int	pgparrep_group_transactions;	/* remote ones in a local one */
 extern bool pgparrep_key_table; /* developer: track keys at all */
 extern int	pgparrep_parallel_decode_num;	/* on the publisher */
+extern char *pgparrep_native_signature; /* developer: instead of ours */
+
+typedef enum PgparrepTupleFormat
+{
+	TUPLE_FORMAT_AUTO,			/* native where both servers agree, else text */
+	TUPLE_FORMAT_TEXT,
+	TUPLE_FORMAT_BINARY
+} PgparrepTupleFormat;
+
+extern int	pgparrep_tuple_format;
 
 #endif							/* PGPARREP_GUC_H */

@@ -34,6 +34,7 @@
 #include "utils/timestamp.h"
 
 #include "compat.h"
+#include "native.h"
 #include "pgparrep.h"
 
 typedef struct PublisherOptions
@@ -47,6 +48,7 @@ typedef struct PublisherOptions
 	int			parallel_decode_num;
 	int			max_recordbuffer_mb;	/* 0: no limit */
 	int			max_txn_mb;		/* 0: no limit */
+	NativeAgreement native;		/* with the client; not with binary */
 	List	   *pgoutput_options;	/* what remains for pgoutput */
 } PublisherOptions;
 
@@ -77,7 +79,8 @@ typedef enum ColumnFormat
 	COL_INT4,
 	COL_INT8,
 	COL_OID,
-	COL_VARTEXT					/* text, varchar, bpchar, json: as stored */
+	COL_VARTEXT,				/* text, varchar, bpchar, json: as stored */
+	COL_NATIVE					/* the datum, as kind 'd' */
 } ColumnFormat;
 
 typedef struct PlanColumn
@@ -88,6 +91,8 @@ typedef struct PlanColumn
 	bool		warms_up;		/* needs catalogs for its first value only */
 	FmgrInfo	finfo;
 	struct ArrayMetaState *elements;	/* for a decoder, instead of catalogs */
+	const NativeType *native;	/* COL_NATIVE only */
+	bool		native_lz4;		/* ... the client can decompress lz4 */
 } PlanColumn;
 
 typedef enum PlanKind

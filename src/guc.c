@@ -24,6 +24,16 @@ bool		pgparrep_force_decoders = false;
 int			pgparrep_group_transactions = 16;
 bool		pgparrep_key_table = true;
 int			pgparrep_parallel_decode_num = 2;
+char	   *pgparrep_native_signature = NULL;
+int			pgparrep_tuple_format = TUPLE_FORMAT_AUTO;
+
+static const struct config_enum_entry tuple_formats[] =
+{
+	{"auto", TUPLE_FORMAT_AUTO, false},
+	{"text", TUPLE_FORMAT_TEXT, false},
+	{"binary", TUPLE_FORMAT_BINARY, false},
+	{NULL, 0, false}
+};
 
 void
 guc_init(void)
@@ -122,6 +132,23 @@ guc_init(void)
 							2, 1, MAX_PARALLEL_DECODE_NUM,
 							PGC_SIGHUP, 0,
 							NULL, NULL, NULL);
+	DefineCustomStringVariable("pgparrep.native_signature",
+							   "Signature sent to the publisher instead of this server's own.",
+							   "For testing only: with another one than the publisher's, values come as text.",
+							   &pgparrep_native_signature,
+							   "",
+							   PGC_SIGHUP, GUC_NOT_IN_SAMPLE,
+							   NULL, NULL, NULL);
+
+	DefineCustomEnumVariable("pgparrep.tuple_format",
+							 "Form in which a parallel subscription asks for values.",
+							 "auto: as stored, where both servers store the type alike, else as text. "
+							 "A subscription with binary = true gets binary whatever this says. "
+							 "Takes effect when the subscription connects again.",
+							 &pgparrep_tuple_format,
+							 TUPLE_FORMAT_AUTO, tuple_formats,
+							 PGC_SIGHUP, 0,
+							 NULL, NULL, NULL);
 
 	MarkGUCPrefixReserved(PGPARREP_NAME);
 }

@@ -58,7 +58,9 @@ typedef struct BlobCol
 	int16		att;
 	bool		varlena;
 	ColumnFormat format;
-	Oid			func;			/* COL_OUTPUT and COL_SEND */
+	Oid			func;			/* COL_OUTPUT, COL_SEND, and arrays */
+	Oid			native;			/* COL_NATIVE: the type */
+	bool		native_lz4;
 	bool		is_array;
 	ArrayMetaState elements;	/* without proc */
 } BlobCol;
@@ -123,6 +125,11 @@ plan_make_blob(RelPlan *plan)
 		bc.varlena = col->varlena;
 		bc.format = col->format;
 		bc.func = col->finfo.fn_oid;
+		if (col->format == COL_NATIVE)
+		{
+			bc.native = col->native->typid;
+			bc.native_lz4 = col->native_lz4;
+		}
 		bc.is_array = col->elements != NULL;
 		if (bc.is_array)
 			bc.elements = *col->elements;
@@ -216,7 +223,13 @@ read_blob(RelPlan *plan, const char *p)
 		col->att = bc.att;
 		col->varlena = bc.varlena;
 		col->format = bc.format;
-		if (bc.format != COL_OUTPUT && bc.format != COL_SEND)
+		if (bc.format == COL_NATIVE)
+		{
+			col->native = native_type(bc.native);
+			col->native_lz4 = bc.native_lz4;
+		}
+		/* arrays have a function in each format, native ones to fall back on */
+		if (bc.format != COL_OUTPUT && bc.format != COL_SEND && !bc.is_array)
 			continue;
 
 		fmgr_info_cxt(bc.func, &col->finfo, CurrentMemoryContext);

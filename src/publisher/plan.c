@@ -629,6 +629,22 @@ plan_column(Publisher *pub, RelPlan *plan, PlanColumn *col, Form_pg_attribute at
 			pure = true;
 	}
 
+	/*
+	 * Needs no function, or one whose lookups are made here: row.c may send an
+	 * array as text.
+	 */
+	col->native = native_type(att->atttypid);
+	if (col->native != NULL && native_agreed_type(&pub->opts.native, col->native))
+	{
+		col->format = COL_NATIVE;
+		col->native_lz4 = pub->opts.native.lz4;
+		if (col->native->check == NATIVE_ARRAY)
+			(void) OutputFunctionCall(&col->finfo,
+									  PointerGetDatum(construct_empty_array(elem)));
+		col->warms_up = false;
+		pure = true;
+	}
+
 	if (col->warms_up)
 		plan->cold = true;
 	else if (!pure)

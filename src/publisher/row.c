@@ -6,6 +6,7 @@
  * I1.	The bytes are those of the server's logicalrep_write_tuple for the same
  *		tuple, relation and session settings.  The formats other than COL_OUTPUT
  *		and COL_SEND short-cut an output function whose result they reproduce.
+ *		COL_NATIVE is not of the server's; native.h has its rules.
  * I2.	No catalog is read unless row_needs_catalog said so beforehand.
  *
  *-------------------------------------------------------------------------
@@ -13,6 +14,8 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "access/toast_internals.h"
+#include "access/tupmacs.h"
 #include "fmgr.h"
 #include "fstream.h"
 #include "libpq/pqformat.h"
@@ -124,6 +127,64 @@ append_int(StringInfo out, PlanColumn *col, Datum value)
 	out->len += 5 + len;
 }
 
+/*
+ * Append a value as it is stored, unless the client could not read that: then
+ * as it could be stored, or as text.
+ */
+static void
+append_native(StringInfo out, PlanColumn *col, Datum value)
+{
+	const NativeType *type = col->native;
+	NativeValue v;
+	char	   *data;
+	char	   *plain;
+
+	if (type->byval)
+	{
+		union
+		{
+			Datum		align;
+			char		bytes[sizeof(Datum)];
+		}			stored;
+
+		store_att_byval(stored.bytes, value, type->len);
+		append_column(out, FSTREAM_COL_NATIVE, stored.bytes, type->len);
+		return;
+	}
+
+	data = DatumGetPointer(value);
+	if (type->len > 0)
+	{
+		append_column(out, FSTREAM_COL_NATIVE, data, type->len);
+		return;
+	}
+
+	plain = data;
+	if (VARATT_IS_COMPRESSED(data))
+	{
+		bool		readable = col->native_lz4 ||
+			TOAST_COMPRESS_METHOD(data) != TOAST_LZ4_COMPRESSION_ID;
+
+		if (!readable || type->check == NATIVE_ARRAY)
+			plain = (char *) PG_DETOAST_DATUM(value);
+		if (!readable)
+			data = plain;
+	}
+
+	/* Extensions may put arrays together in ways that the client rejects. */
+	if (type->check == NATIVE_ARRAY &&
+		(native_outer_fault(type, plain, VARSIZE_ANY(plain), &v) != NULL ||
+		 native_content_fault(type, v.content, v.len, GetDatabaseEncoding()) != NULL))
+	{
+		char	   *text = OutputFunctionCall(&col->finfo, PointerGetDatum(plain));
+
+		append_text(out, text, strlen(text));
+		return;
+	}
+
+	append_column(out, FSTREAM_COL_NATIVE, data, VARSIZE_ANY(data));
+}
+
 static void
 append_value(StringInfo out, PlanColumn *col, Datum value)
 {
@@ -164,6 +225,10 @@ append_value(StringInfo out, PlanColumn *col, Datum value)
 							  VARSIZE(bytes) - VARHDRSZ);
 				break;
 			}
+
+		case COL_NATIVE:
+			append_native(out, col, value);
+			break;
 	}
 }
 
