@@ -148,6 +148,7 @@ sub receive
 my %sessions = (
 	plain => [ {} ],
 	binary => [ {}, binary => 'true' ],
+	native => [ {}, 'native-signature' => native_signature($node, 'utf8') ],
 	settings => [ {
 		TimeZone => 'Asia/Kathmandu',
 		DateStyle => 'German',

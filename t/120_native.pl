@@ -12,18 +12,9 @@ use Test::More;
 
 my $node = publisher_node('publisher');
 my $version = $node->safe_psql('postgres', "SELECT current_setting('server_version_num')::int / 10000");
-my $lz4 = $node->safe_psql('postgres',
-	q{SELECT 'lz4' = ANY (enumvals) FROM pg_settings WHERE name = 'default_toast_compression'}) eq 't';
-
-# As documented, from what a client can know.
-my $same = join(',',
-	1, (pack('s', 1) eq "\1\0" ? 'le' : 'be'), 'byval8',
-	'align' . $node->safe_psql('postgres', 'SELECT max_data_alignment FROM pg_control_init()'),
-	'block' . $node->safe_psql('postgres', 'SHOW block_size'),
-	'name' . ($node->safe_psql('postgres', 'SHOW max_identifier_length') + 1),
-	$node->safe_psql('postgres', 'SHOW server_encoding'));
-my $abilities = ($lz4 ? 'lz4,' : '') . ($version >= 17 ? 'infinite-interval,' : '');
-my $signature = "$same;$abilities";
+my $signature = native_signature($node, 'postgres');
+my ($same, $abilities) = split /;/, $signature, 2;
+my $lz4 = $abilities =~ /lz4/;
 
 $node->safe_psql(
 	'postgres', q{

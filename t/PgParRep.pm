@@ -13,6 +13,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 our @EXPORT = qw(
+  native_signature
   publisher_node
   fstream_parse
   fstream_transactions
@@ -374,6 +375,25 @@ sub fstream_receive
 	diag("pg_recvlogical: $err") unless $ok;
 
 	return read_binary($file);
+}
+
+# The signature for native values as documented, from what a client can know.
+sub native_signature
+{
+	my ($node, $db) = @_;
+	my $same = join(',',
+		1, (pack('s', 1) eq "\1\0" ? 'le' : 'be'), 'byval8',
+		'align' . $node->safe_psql($db, 'SELECT max_data_alignment FROM pg_control_init()'),
+		'block' . $node->safe_psql($db, 'SHOW block_size'),
+		'name' . ($node->safe_psql($db, 'SHOW max_identifier_length') + 1),
+		$node->safe_psql($db, 'SHOW server_encoding'));
+	my $abilities = $node->safe_psql(
+		$db, q{
+		SELECT CASE WHEN 'lz4' = ANY (enumvals) THEN 'lz4,' ELSE '' END
+			|| CASE WHEN current_setting('server_version_num')::int >= 170000 THEN 'infinite-interval,' ELSE '' END
+		FROM pg_settings WHERE name = 'default_toast_compression'});
+
+	return "$same;$abilities";
 }
 
 # A replication client that can do what pg_recvlogical does not: confirm at once,
