@@ -32,7 +32,7 @@ $(OBJS): $(OUR_HEADERS)
 
 # Pure logic, tested without a server: make unit
 UNIT_TESTS = $(patsubst %.c,%,$(sort $(wildcard unit/test_*.c)))
-UNIT_SOURCES = src/subscriber/depend.c src/protocol/fstream.c
+UNIT_SOURCES = src/subscriber/depend.c src/protocol/fstream.c src/protocol/native.c
 
 $(UNIT_TESTS): %: %.c unit/unit.h $(UNIT_SOURCES) $(OUR_HEADERS)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -o $@ $< $(UNIT_SOURCES) \

@@ -154,3 +154,66 @@ COMMENT ON COLUMN @extschema@.stat_apply_worker.waits_for IS
 'what it waits for: an earlier commit, or the server''s wait event';
 
 GRANT SELECT ON @extschema@.stat_subscription, @extschema@.stat_apply_worker TO PUBLIC;
+
+--
+-- Statistics of decoders, on a publisher
+--
+
+CREATE FUNCTION @extschema@.stat_get_decoder(
+	OUT slot_name name,
+	OUT walsender_pid int4,
+	OUT reader_lsn pg_lsn,
+	OUT pid int4,
+	OUT state text,
+	OUT batches int8,
+	OUT bytes int8,
+	OUT queued_batches int4,
+	OUT batches_in_flight int4,
+	OUT max_batches int4,
+	OUT walsender_batches int8,
+	OUT streamed_changes int8,
+	OUT reordered_start int8,
+	OUT reordered_catalog int8,
+	OUT reordered_relation int8,
+	OUT reordered_memory int8,
+	OUT reordered_other int8)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'pgparrep_stat_get_decoder'
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION @extschema@.stat_get_decoder() IS
+'state of each decoder, from the memory that it shares with its walsender';
+
+CREATE VIEW @extschema@.stat_decoder AS
+SELECT * FROM @extschema@.stat_get_decoder();
+
+COMMENT ON VIEW @extschema@.stat_decoder IS
+'one row for each decoder on this publisher, which need not preload the library; none for a walsender that decodes itself';
+COMMENT ON COLUMN @extschema@.stat_decoder.reader_lsn IS
+'where the walsender reads the WAL';
+COMMENT ON COLUMN @extschema@.stat_decoder.state IS
+'starting, idle, working or waiting for walsender';
+COMMENT ON COLUMN @extschema@.stat_decoder.batches IS
+'batches that this decoder has claimed since the connection began';
+COMMENT ON COLUMN @extschema@.stat_decoder.bytes IS
+'bytes that it has made of them';
+COMMENT ON COLUMN @extschema@.stat_decoder.queued_batches IS
+'batches of the connection that wait for a decoder';
+COMMENT ON COLUMN @extschema@.stat_decoder.batches_in_flight IS
+'batches of the connection that are not sent yet, at most max_batches';
+COMMENT ON COLUMN @extschema@.stat_decoder.walsender_batches IS
+'batches of the connection that the walsender formatted itself, since no decoder had begun or one gave up';
+COMMENT ON COLUMN @extschema@.stat_decoder.streamed_changes IS
+'changes of the connection sent in WAL order';
+COMMENT ON COLUMN @extschema@.stat_decoder.reordered_start IS
+'changes left to the reorder buffer: their transaction was open at the start';
+COMMENT ON COLUMN @extschema@.stat_decoder.reordered_catalog IS
+'likewise: their transaction has changed catalogs (DDL, TRUNCATE, temporary tables)';
+COMMENT ON COLUMN @extschema@.stat_decoder.reordered_relation IS
+'likewise: from a row filter, a column list, publishing via a root or a generated column on';
+COMMENT ON COLUMN @extschema@.stat_decoder.reordered_memory IS
+'likewise: from a bound on memory on';
+COMMENT ON COLUMN @extschema@.stat_decoder.reordered_other IS
+'likewise: unknown records, failed lookups';
+
+GRANT SELECT ON @extschema@.stat_decoder TO PUBLIC;

@@ -37,6 +37,7 @@
 
 #include "apply.h"
 #include "compat.h"
+#include "native.h"
 
 /* One column of a tuple in a message. */
 typedef struct RemoteColumn
@@ -62,6 +63,9 @@ typedef struct MappedColumn
 	Oid			typioparam;		/* for in and receive */
 	FmgrInfo	in;				/* looked up at first use: fn_oid tells */
 	FmgrInfo	receive;
+	const NativeType *native;	/* of the remote type; NULL: it has none */
+	bool		as_is;			/* native values need no conversion */
+	FmgrInfo	out;			/* of the remote type, if they need one */
 } MappedColumn;
 
 /* A column that exists only here and has a default. */
@@ -114,6 +118,7 @@ typedef struct RemoteRel
 	uint32		version;		/* hash key */
 	MemoryContext cxt;
 	LogicalRepRelation *rel;
+	int32	   *typmods;		/* of the columns; rel does not have them */
 	RemoteTuple oldtup;			/* of the message being applied */
 	RemoteTuple newtup;
 

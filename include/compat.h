@@ -118,6 +118,29 @@ typedef ReorderBufferTupleBuf *CompatChangeTuple;
 #define compat_slot_waits_for_standbys(slot) (false)
 #endif
 
+/* 18 keeps what deforming needs of an attribute apart. */
+#if PG_VERSION_NUM >= 180000
+#define compat_init_attribute(desc, i) populate_compact_attribute(desc, i)
+#else
+#define compat_init_attribute(desc, i) \
+	(TupleDescAttr(desc, i)->attcacheoff = -1)
+#endif
+
+/* A decoder may connect whenever its walsender could; 17 checks for LOGIN. */
+#if PG_VERSION_NUM >= 170000
+#define COMPAT_DECODER_CONNECT_FLAGS \
+	(BGWORKER_BYPASS_ALLOWCONN | BGWORKER_BYPASS_ROLELOGINCHECK)
+#else
+#define COMPAT_DECODER_CONNECT_FLAGS BGWORKER_BYPASS_ALLOWCONN
+#endif
+
+/* 16 renamed a function of the table of backends. */
+#if PG_VERSION_NUM >= 160000
+#define compat_local_beentry(i) pgstat_get_local_beentry_by_index(i)
+#else
+#define compat_local_beentry(i) pgstat_fetch_stat_local_beentry(i)
+#endif
+
 /*
  * Subscriptions and the walreceiver function table.
  *

@@ -50,6 +50,7 @@
 #define FSTREAM_COL_UNCHANGED	'u'
 #define FSTREAM_COL_TEXT		't'
 #define FSTREAM_COL_BINARY		'b'
+#define FSTREAM_COL_NATIVE		'd' /* ours: as stored; native.h */
 
 /* Body sizes of the messages of fixed length. */
 #define FSTREAM_COMMIT_SIZE		25	/* flags, commit_lsn, end_lsn, time */
@@ -135,6 +136,13 @@ typedef struct FStreamRow
 	FStreamTuple oldtup;
 	FStreamTuple newtup;
 } FStreamRow;
+
+/*
+ * The type modifiers of the columns that the body of an R describes, which
+ * the server's reader skips; false if that is malformed.
+ */
+extern bool fstream_get_typmods(const char *body, size_t len, int natts,
+								int32 *typmods);
 
 extern void fstream_reader_init(FStreamReader *reader, const char *data, size_t len);
 extern FStreamResult fstream_next(FStreamReader *reader, FStreamFrame *frame);

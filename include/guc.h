@@ -13,8 +13,22 @@
 extern int	pgparrep_apply_buffer;	/* kB of shared memory per leader */
 extern int	pgparrep_cached_changes;	/* changes kept of one transaction */
 extern int	pgparrep_cached_transactions;	/* transactions kept in memory */
+extern int	pgparrep_decode_buffer; /* MB on the publisher; 0: its choice */
+extern int	pgparrep_decode_txn_buffer; /* MB on the publisher; 0: no limit */
 extern int	pgparrep_default_worker_number;
+extern bool pgparrep_force_decoders;	/* developer: also at the end of WAL */
 extern int	pgparrep_group_transactions;	/* remote ones in a local one */
 extern bool pgparrep_key_table; /* developer: track keys at all */
+extern int	pgparrep_parallel_decode_num;	/* on the publisher */
+extern char *pgparrep_native_signature; /* developer: instead of ours */
+
+typedef enum PgparrepTupleFormat
+{
+	TUPLE_FORMAT_AUTO,			/* native where both servers agree, else text */
+	TUPLE_FORMAT_TEXT,
+	TUPLE_FORMAT_BINARY
+} PgparrepTupleFormat;
+
+extern int	pgparrep_tuple_format;
 
 #endif							/* PGPARREP_GUC_H */

@@ -15,10 +15,15 @@
 
 /* Backend type as it stands in pg_stat_activity. */
 #define PGPARREP_APPLY_WORKER_TYPE "pgparrep apply worker"
+#define PGPARREP_DECODER_TYPE "pgparrep decoder"
 
 /* Range of the subscription option worker_number; 0 and 1 mean stock apply. */
 #define PGPARREP_MIN_WORKER_NUMBER 0
 #define PGPARREP_MAX_WORKER_NUMBER 256
+
+/* Ranges of the output plugin's options */
+#define MAX_PARALLEL_DECODE_NUM		20
+#define MAX_MEMORY_OPTION_MB		(1024 * 1024)
 
 /* guc.c */
 extern void guc_init(void);

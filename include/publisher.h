@@ -14,8 +14,9 @@
  *	  bundle	the Y and R frames that describe a relation, ready to send
  *	  batch		frames not yet handed to the walsender
  *
- * The path of a change: reader.c -> plan.c, held.c, row.c -> sender.c; of a
- * queued one: core -> replay.c -> sender.c.
+ * The path of a change: reader.c -> plan.c, held.c, row.c -> sender.c; with
+ * parallel decoders see decoder.h; of a queued one: core -> replay.c ->
+ * sender.c.
  *
  *-------------------------------------------------------------------------
  */
@@ -33,10 +34,8 @@
 #include "utils/timestamp.h"
 
 #include "compat.h"
-
-/* Ranges of our options. */
-#define MAX_PARALLEL_DECODE_NUM		20
-#define MAX_MEMORY_OPTION_MB		(1024 * 1024)
+#include "native.h"
+#include "pgparrep.h"
 
 typedef struct PublisherOptions
 {
@@ -49,6 +48,7 @@ typedef struct PublisherOptions
 	int			parallel_decode_num;
 	int			max_recordbuffer_mb;	/* 0: no limit */
 	int			max_txn_mb;		/* 0: no limit */
+	NativeAgreement native;		/* with the client; not with binary */
 	List	   *pgoutput_options;	/* what remains for pgoutput */
 } PublisherOptions;
 
@@ -79,7 +79,8 @@ typedef enum ColumnFormat
 	COL_INT4,
 	COL_INT8,
 	COL_OID,
-	COL_VARTEXT					/* text, varchar, bpchar, json: as stored */
+	COL_VARTEXT,				/* text, varchar, bpchar, json: as stored */
+	COL_NATIVE					/* the datum, as kind 'd' */
 } ColumnFormat;
 
 typedef struct PlanColumn
@@ -89,6 +90,9 @@ typedef struct PlanColumn
 	ColumnFormat format;
 	bool		warms_up;		/* needs catalogs for its first value only */
 	FmgrInfo	finfo;
+	struct ArrayMetaState *elements;	/* for a decoder, instead of catalogs */
+	const NativeType *native;	/* COL_NATIVE only */
+	bool		native_lz4;		/* ... the client can decompress lz4 */
 } PlanColumn;
 
 typedef enum PlanKind
@@ -116,6 +120,7 @@ typedef struct RelPlan
 	bool		user_types;
 	bool		needs_catalog;	/* formatting looks into catalogs */
 	bool		cold;			/* some column still has to warm up */
+	bool		parallel;		/* decoders can format it */
 	char		oldkind;		/* 'O' for REPLICA IDENTITY FULL, else 'K' */
 	TupleDesc	desc;
 	int			ncols;
@@ -124,10 +129,31 @@ typedef struct RelPlan
 	bool	   *nulls;
 	Bundle		bundle;
 	RelSent    *sent;
+
+	/* batch.c: the plan as decoders get it; ring.c: the batch that has it */
+	uint64		version;
+	char	   *blob;			/* NULL: not made yet */
+	Size		blob_len;
+	uint64		in_batch;		/* its number + 1 */
 } RelPlan;
 
 /* Held changes of one transaction; held.c. */
 typedef struct Held Held;
+
+/* Finds the out-of-line value of a pointer, or NULL: it is unchanged. */
+typedef struct varlena *(*ValueLookup) (void *arg, struct varlena *pointer);
+
+/* Why changes are left to core's reorder buffer. */
+typedef enum QueueReason
+{
+	QUEUE_START,				/* before the start point or a snapshot */
+	QUEUE_CATALOG,				/* the transaction changes catalogs */
+	QUEUE_RELATION,				/* row filter, column list, root, ... */
+	QUEUE_MEMORY,				/* at a bound */
+	QUEUE_OTHER					/* lookup failed, unknown records */
+} QueueReason;
+
+#define QUEUE_REASONS	(QUEUE_OTHER + 1)
 
 /* An error that is raised if the (sub)transaction turns out to commit. */
 typedef struct DeferredError
@@ -136,6 +162,15 @@ typedef struct DeferredError
 	TransactionId xid;
 	ErrorData  *edata;
 } DeferredError;
+
+/* The same for a row that was found faulty when its batch was collected. */
+typedef struct LateError
+{
+	struct LateError *next;
+	TransactionId topxid;
+	TransactionId xid;
+	ErrorData  *edata;
+} LateError;
 
 /* A subtransaction that streamed something or has something deferred. */
 typedef struct PubSub
@@ -150,6 +185,7 @@ typedef struct PubTxn
 {
 	TransactionId xid;			/* hash key: top-level */
 	bool		queued;			/* sticky */
+	QueueReason reason;			/* if queued */
 	bool		sent;			/* the client has something of it */
 	TransactionId cur_subxid;	/* named by the last X; Invalid: name it */
 	uint64		bytes;			/* of its frames, for the statistics */
@@ -181,6 +217,7 @@ typedef struct Publisher
 	int			batch_head;		/* bytes of header room */
 	int			frame;			/* offset of the frame being written */
 	StringInfo	header;			/* scratch */
+	XLogRecPtr	sent_position;	/* of the last message */
 	XLogRecPtr	covered;		/* every commit ending at or before it is in
 								 * the batch or sent */
 	bool		uncovered;		/* the batch has output that covered lacks */
@@ -190,6 +227,12 @@ typedef struct Publisher
 	int			pending_pages;
 	XLogRecPtr	known_flush;
 	int			pages_to_sweep;
+	LateError  *late_errors;	/* of work whose end has not been sent */
+
+	/* ring.c */
+	bool		has_decoders;
+	bool		behind;			/* enough WAL is there for decoders to pay off */
+	Size		held_total;		/* of all transactions */
 
 	/* txn.c */
 	HTAB	   *txns;
@@ -237,7 +280,8 @@ extern void bundle_require(Publisher *pub, RelSent *sent, Bundle *bundle);
 extern RelSent *bundle_sent(Publisher *pub, Oid relid);
 
 /* row.c */
-extern void row_write_tuple(StringInfo out, RelPlan *plan, HeapTuple tuple, Held *held);
+extern void row_write_change(StringInfo out, RelPlan *plan, HeapTuple newtup,
+							 HeapTuple oldtup, ValueLookup lookup, void *arg);
 extern bool row_needs_catalog(RelPlan *plan);
 
 /* held.c */
@@ -250,7 +294,11 @@ extern void held_set_speculative(Publisher *pub, PubTxn *txn, TransactionId xid,
 								 CompatFileNode node, RepOriginId origin,
 								 const char *data, Size len);
 extern HeapTuple held_speculative(PubTxn *txn);
-extern struct varlena *held_value(Held *held, struct varlena *pointer);
+extern struct varlena *held_value(void *held, struct varlena *pointer);
+/* id and size, in front of a value that held_copy_values has copied */
+#define HELD_VALUE_HEADER	(2 * sizeof(uint32))
+extern Size held_values_size(Held *held, int *nvalues);
+extern void held_copy_values(Held *held, char *dst);
 extern Size held_size(PubTxn *txn);
 extern void held_clear(PubTxn *txn);
 extern void held_forget_xid(PubTxn *txn, TransactionId xid);
@@ -263,11 +311,11 @@ extern ReorderBufferTXN *txn_core_top(Publisher *pub, TransactionId xid);
 extern PubTxn *txn_find(Publisher *pub, TransactionId xid);
 extern PubTxn *txn_get(Publisher *pub, TransactionId xid);
 extern void txn_note_sub(Publisher *pub, PubTxn *txn, TransactionId xid);
-extern void txn_queue(Publisher *pub, PubTxn *txn, XLogRecPtr lsn);
+extern void txn_queue(Publisher *pub, PubTxn *txn, XLogRecPtr lsn, QueueReason reason);
 extern void txn_end(Publisher *pub, PubTxn *txn);
 extern void txn_abort(Publisher *pub, TransactionId xid, XLogRecPtr lsn, TimestampTz time);
 extern void txn_defer_error(Publisher *pub, PubTxn *txn, TransactionId xid);
-extern void txn_raise_errors(PubTxn *txn);
+extern void txn_raise_errors(Publisher *pub, PubTxn *txn);
 extern void txn_sweep(Publisher *pub);
 
 /* sender.c */
@@ -285,6 +333,23 @@ extern void sender_commit(Publisher *pub, TransactionId xid, XLogRecPtr commit_l
 extern void sender_make_room(Publisher *pub, Size len);
 extern void sender_covered(Publisher *pub, XLogRecPtr lsn);
 extern void sender_flush(Publisher *pub);
+extern void sender_send(Publisher *pub, StringInfo message, XLogRecPtr lsn);
+extern void sender_late_error(Publisher *pub, TransactionId topxid, TransactionId xid);
+extern bool sender_batch_is_empty(Publisher *pub);
+extern void sender_reset_batch(Publisher *pub);
+
+/* ring.c */
+extern void ring_start(Publisher *pub);
+extern void ring_shutdown(void);
+extern bool ring_add_row(Publisher *pub, PubTxn *txn, TransactionId xid, RelPlan *plan,
+						 char type, HeapTuple newtup, HeapTuple oldtup);
+extern void ring_absorb(Publisher *pub);
+extern void ring_poll(Publisher *pub, bool publish);
+extern void ring_drain(Publisher *pub);
+extern XLogRecPtr ring_oldest(void);
+extern void ring_note_page(Publisher *pub, XLogRecPtr page);
+extern void ring_count_streamed(void);
+extern void ring_count_queued(QueueReason reason);
 
 /* replay.c */
 extern void replay_init(Publisher *pub);

@@ -30,6 +30,7 @@ typedef struct RelVersion
 	dsa_pointer body;			/* for the workers */
 	int			len;
 	LogicalRepRelation *rel;	/* parsed */
+	int32	   *typmods;		/* of its columns, which it lacks */
 	MemoryContext mcxt;			/* of this struct and all in it */
 
 	/* What the leader knows of the local side; keyplan.c and tables.c. */

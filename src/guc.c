@@ -17,9 +17,23 @@
 int			pgparrep_apply_buffer = 256 * 1024;
 int			pgparrep_cached_changes = 1000;
 int			pgparrep_cached_transactions = 1000;
+int			pgparrep_decode_buffer = 0;
+int			pgparrep_decode_txn_buffer = 0;
 int			pgparrep_default_worker_number = 1;
+bool		pgparrep_force_decoders = false;
 int			pgparrep_group_transactions = 16;
 bool		pgparrep_key_table = true;
+int			pgparrep_parallel_decode_num = 2;
+char	   *pgparrep_native_signature = NULL;
+int			pgparrep_tuple_format = TUPLE_FORMAT_AUTO;
+
+static const struct config_enum_entry tuple_formats[] =
+{
+	{"auto", TUPLE_FORMAT_AUTO, false},
+	{"text", TUPLE_FORMAT_TEXT, false},
+	{"binary", TUPLE_FORMAT_BINARY, false},
+	{NULL, 0, false}
+};
 
 void
 guc_init(void)
@@ -52,6 +66,26 @@ guc_init(void)
 							PGC_SIGHUP, 0,
 							NULL, NULL, NULL);
 
+	DefineCustomIntVariable("pgparrep.decode_buffer",
+							"Memory for records in flight that a subscription allows its publisher's decoders.",
+							"0 leaves it to the publisher: half a megabyte for each of the batches, two "
+							"per decoder. Too low: rows do not fit into a batch and are not decoded in "
+							"parallel. Takes effect at the next connection.",
+							&pgparrep_decode_buffer,
+							0, 0, MAX_MEMORY_OPTION_MB,
+							PGC_SIGHUP, GUC_UNIT_MB,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("pgparrep.decode_txn_buffer",
+							"Memory that a subscription allows its publisher for one transaction's parts of rows.",
+							"With more, the rest of the transaction is sent at its commit. 0: no limit. Too "
+							"low: transactions with large values are not sent while they run. Takes effect "
+							"at the next connection.",
+							&pgparrep_decode_txn_buffer,
+							0, 0, MAX_MEMORY_OPTION_MB,
+							PGC_SIGHUP, GUC_UNIT_MB,
+							NULL, NULL, NULL);
+
 	DefineCustomIntVariable("pgparrep.default_worker_number",
 							"Worker number of subscriptions that do not say one themselves.",
 							"0 and 1 mean the server's own serial apply. A subscription whose slot was "
@@ -60,6 +94,15 @@ guc_init(void)
 							1, PGPARREP_MIN_WORKER_NUMBER, PGPARREP_MAX_WORKER_NUMBER,
 							PGC_SIGHUP, 0,
 							NULL, NULL, NULL);
+
+	DefineCustomBoolVariable("pgparrep.force_decoders",
+							 "Has the decoders do everything that they can, on a publisher.",
+							 "For testing only: also at the end of WAL, where handing over costs more than "
+							 "it saves, and even if the walsender has to wait for them.",
+							 &pgparrep_force_decoders,
+							 false,
+							 PGC_SIGHUP, GUC_NOT_IN_SAMPLE,
+							 NULL, NULL, NULL);
 
 	DefineCustomIntVariable("pgparrep.group_transactions",
 							"Remote transactions that a worker may apply in one local transaction.",
@@ -78,6 +121,33 @@ guc_init(void)
 							 &pgparrep_key_table,
 							 true,
 							 PGC_SIGHUP, GUC_NOT_IN_SAMPLE,
+							 NULL, NULL, NULL);
+
+	DefineCustomIntVariable("pgparrep.parallel_decode_num",
+							"Processes that decode for a subscription on its publisher.",
+							"1: the walsender does it itself. Others are background workers there, of "
+							"max_worker_processes; they work while the walsender is behind. Takes effect at "
+							"the next connection.",
+							&pgparrep_parallel_decode_num,
+							2, 1, MAX_PARALLEL_DECODE_NUM,
+							PGC_SIGHUP, 0,
+							NULL, NULL, NULL);
+	DefineCustomStringVariable("pgparrep.native_signature",
+							   "Signature sent to the publisher instead of this server's own.",
+							   "For testing only: with another one than the publisher's, values come as text.",
+							   &pgparrep_native_signature,
+							   "",
+							   PGC_SIGHUP, GUC_NOT_IN_SAMPLE,
+							   NULL, NULL, NULL);
+
+	DefineCustomEnumVariable("pgparrep.tuple_format",
+							 "Form in which a parallel subscription asks for values.",
+							 "auto: as stored, where both servers store the type alike, else as text. "
+							 "A subscription with binary = true gets binary whatever this says. "
+							 "Takes effect when the subscription connects again.",
+							 &pgparrep_tuple_format,
+							 TUPLE_FORMAT_AUTO, tuple_formats,
+							 PGC_SIGHUP, 0,
 							 NULL, NULL, NULL);
 
 	MarkGUCPrefixReserved(PGPARREP_NAME);

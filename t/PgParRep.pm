@@ -13,6 +13,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 our @EXPORT = qw(
+  native_signature
   publisher_node
   fstream_parse
   fstream_transactions
@@ -30,6 +31,9 @@ our @EXPORT = qw(
   replication_stop
 );
 
+# With PGPARREP_TEST_DECODERS=n every test of the stream runs with n decoders.
+our $decoders = $ENV{PGPARREP_TEST_DECODERS} || 1;
+
 # A started node with logical decoding.  Recent minor releases load only the
 # output plugins that output_plugin_libraries names; older ones do not know it
 # and would refuse to start with it.
@@ -40,6 +44,7 @@ sub publisher_node
 	my $node = PostgreSQL::Test::Cluster->new($name);
 	$node->init(allows_streaming => 'logical');
 	$node->append_conf('postgresql.conf', "$_ = $conf{$_}") for sort keys %conf;
+	$node->append_conf('postgresql.conf', 'pgparrep.force_decoders = on') if $decoders > 1;
 	$node->start;
 
 	my $known = $node->safe_psql('postgres',
@@ -331,6 +336,15 @@ sub pgoutput_transactions
 	return (\@done, \@messages);
 }
 
+sub decoder_option
+{
+	my (%options) = @_;
+
+	return if $decoders < 2 || ($options{streaming} // 'extreme') !~ /^extreme$/i;
+	return if grep { /^parallel.decode.num$/ } keys %options;
+	return ('parallel-decode-num' => $decoders);
+}
+
 # Run pg_recvlogical up to the present end of WAL and return its output.
 # Further options: receive => { option => value }.
 sub fstream_receive
@@ -340,6 +354,7 @@ sub fstream_receive
 	my %plugin = (
 		'proto_version' => 1,
 		'streaming' => 'extreme',
+		decoder_option(%options),
 		%options);
 
 	# pg_recvlogical drops a message whose header lies beyond the end, so nothing
@@ -360,6 +375,25 @@ sub fstream_receive
 	diag("pg_recvlogical: $err") unless $ok;
 
 	return read_binary($file);
+}
+
+# The signature for native values as documented, from what a client can know.
+sub native_signature
+{
+	my ($node, $db) = @_;
+	my $same = join(',',
+		1, (pack('s', 1) eq "\1\0" ? 'le' : 'be'), 'byval8',
+		'align' . $node->safe_psql($db, 'SELECT max_data_alignment FROM pg_control_init()'),
+		'block' . $node->safe_psql($db, 'SHOW block_size'),
+		'name' . ($node->safe_psql($db, 'SHOW max_identifier_length') + 1),
+		$node->safe_psql($db, 'SHOW server_encoding'));
+	my $abilities = $node->safe_psql(
+		$db, q{
+		SELECT CASE WHEN 'lz4' = ANY (enumvals) THEN 'lz4,' ELSE '' END
+			|| CASE WHEN current_setting('server_version_num')::int >= 170000 THEN 'infinite-interval,' ELSE '' END
+		FROM pg_settings WHERE name = 'default_toast_compression'});
+
+	return "$same;$abilities";
 }
 
 # A replication client that can do what pg_recvlogical does not: confirm at once,
@@ -433,7 +467,7 @@ sub _wait_for
 sub replication_start
 {
 	my ($client, $slot, %options) = @_;
-	my %all = (proto_version => 1, streaming => 'extreme', %options);
+	my %all = (proto_version => 1, streaming => 'extreme', decoder_option(%options), %options);
 	my $list = join(', ', map { qq{"$_" '$all{$_}'} } sort keys %all);
 	my $query = "START_REPLICATION SLOT $slot LOGICAL 0/0 ($list)\0";
 

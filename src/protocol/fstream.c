@@ -311,6 +311,38 @@ fstream_get_abort(const FStreamFrame *frame, FStreamAbort *abort)
 	return abort->subxid != 0;
 }
 
+/* The position behind a string that begins at pos; 0 if it has no end. */
+static size_t
+skip_string(const char *body, size_t len, size_t pos)
+{
+	const char *end = pos < len ? memchr(body + pos, '\0', len - pos) : NULL;
+
+	return end != NULL ? end - body + 1 : 0;
+}
+
+bool
+fstream_get_typmods(const char *body, size_t len, int natts, int32 *typmods)
+{
+	size_t		pos = 4;		/* relation */
+
+	if ((pos = skip_string(body, len, pos)) == 0 ||
+		(pos = skip_string(body, len, pos)) == 0 ||
+		len - pos < 3 || get16(body + pos + 1) != natts)
+		return false;
+	pos += 3;					/* replica identity, number of columns */
+
+	for (int i = 0; i < natts; i++)
+	{
+		/* flags, name, type, modifier */
+		if ((pos = skip_string(body, len, pos + 1)) == 0 || len - pos < 8)
+			return false;
+		typmods[i] = (int32) get32(body + pos + 4);
+		pos += 8;
+	}
+
+	return pos == len;
+}
+
 /*
  * Read one column; false at the end of the tuple or at a fault, which is a
  * difference only for walk_tuple.
@@ -338,6 +370,7 @@ fstream_next_column(FStreamTuple *tuple, FStreamColumn *column)
 
 		case FSTREAM_COL_TEXT:
 		case FSTREAM_COL_BINARY:
+		case FSTREAM_COL_NATIVE:
 			if (left < 4)
 				return false;
 			len = get32(p);

@@ -51,6 +51,7 @@ typedef struct HeldValue
 
 struct Held
 {
+	Publisher  *pub;
 	MemoryContext cxt;			/* of all below; reset with each row */
 	bool		empty;
 	HeldChange *first;			/* chunks */
@@ -112,6 +113,7 @@ held_get(Publisher *pub, PubTxn *txn)
 		held = MemoryContextAllocZero(pub->cxt, sizeof(Held));
 		held->cxt = AllocSetContextCreate(pub->cxt, "pgparrep held changes",
 										  ALLOCSET_DEFAULT_SIZES);
+		held->pub = pub;
 		held->empty = true;
 		txn->held = held;
 	}
@@ -133,7 +135,9 @@ hold(Publisher *pub, PubTxn *txn, TransactionId xid, CompatFileNode node,
 	change->tup = tuple_from_wal(held->cxt, data, len);
 
 	held->empty = false;
-	held->size += len + sizeof(HeldChange) + HEAPTUPLESIZE;
+	len += sizeof(HeldChange) + HEAPTUPLESIZE;
+	held->size += len;
+	pub->held_total += len;
 
 	return change;
 }
@@ -250,8 +254,9 @@ held_speculative(PubTxn *txn)
  * is one that the change left as it was.
  */
 struct varlena *
-held_value(Held *held, struct varlena *pointer)
+held_value(void *arg, struct varlena *pointer)
 {
+	Held	   *held = (Held *) arg;
 	struct varatt_external toast_pointer;
 	HeldValue  *value;
 	HeldChange *chunk;
@@ -294,6 +299,64 @@ held_value(Held *held, struct varlena *pointer)
 	return result;
 }
 
+/*
+ * What held_copy_values needs.
+ */
+Size
+held_values_size(Held *held, int *nvalues)
+{
+	Size		size = 0;
+	HeldValue  *value;
+	int			i;
+
+	*nvalues = 0;
+	if (held == NULL || held->buckets == NULL)
+		return 0;
+
+	for (i = 0; i < VALUE_BUCKETS; i++)
+	{
+		for (value = held->buckets[i]; value != NULL; value = value->next)
+		{
+			size += MAXALIGN(HELD_VALUE_HEADER + VARHDRSZ + value->size);
+			(*nvalues)++;
+		}
+	}
+
+	return size;
+}
+
+/*
+ * Copy all values: for each its id and size, then the bytes behind room for a
+ * varlena header.
+ */
+void
+held_copy_values(Held *held, char *dst)
+{
+	HeldValue  *value;
+	HeldChange *chunk;
+	int			i;
+
+	if (held == NULL || held->buckets == NULL)
+		return;
+
+	for (i = 0; i < VALUE_BUCKETS; i++)
+	{
+		for (value = held->buckets[i]; value != NULL; value = value->next)
+		{
+			uint32		head[2] = {value->id, (uint32) value->size};
+			char	   *p = dst + HELD_VALUE_HEADER + VARHDRSZ;
+
+			memcpy(dst, head, HELD_VALUE_HEADER);
+			for (chunk = value->first; chunk != NULL; chunk = chunk->next_in_value)
+			{
+				memcpy(p, chunk->data, chunk->len);
+				p += chunk->len;
+			}
+			dst += MAXALIGN(HELD_VALUE_HEADER + VARHDRSZ + value->size);
+		}
+	}
+}
+
 Size
 held_size(PubTxn *txn)
 {
@@ -315,6 +378,7 @@ held_clear(PubTxn *txn)
 	held->empty = true;
 	held->first = held->last = held->speculative = NULL;
 	held->buckets = NULL;
+	held->pub->held_total -= held->size;
 	held->size = 0;
 }
 
@@ -388,6 +452,7 @@ held_free(PubTxn *txn)
 	if (txn->held == NULL)
 		return;
 
+	held_clear(txn);
 	MemoryContextDelete(txn->held->cxt);
 	pfree(txn->held);
 	txn->held = NULL;

@@ -12,6 +12,7 @@
 #include "postgres.h"
 
 #include "commands/defrem.h"
+#include "mb/pg_wchar.h"
 #include "nodes/makefuncs.h"
 #include "publisher.h"
 #include "utils/builtins.h"
@@ -30,7 +31,8 @@ enum
 	OPT_DECODE_NUM = 1 << 7,
 	OPT_RECORDBUFFER = 1 << 8,
 	OPT_TXN = 1 << 9,
-	OPT_REPORT_SYNC = 1 << 10
+	OPT_REPORT_SYNC = 1 << 10,
+	OPT_NATIVE = 1 << 11
 };
 
 /*
@@ -204,6 +206,16 @@ options_parse(List *options, PublisherOptions *opts)
 			opts->report_sync = defGetBoolean(def);
 			pass_on = false;
 		}
+		else if (name_is(def->defname, "native-signature"))
+		{
+			bit = OPT_NATIVE;
+			native_agree(native_signature(GetDatabaseEncoding()), get_string(def),
+						 &opts->native);
+			/* What comes through the protocol as text would be converted. */
+			if (pg_get_client_encoding() != GetDatabaseEncoding())
+				opts->native.agreed = false;
+			pass_on = false;
+		}
 		else
 			ereport(ERROR,
 					(errcode(ERRCODE_SYNTAX_ERROR),
@@ -220,6 +232,9 @@ options_parse(List *options, PublisherOptions *opts)
 		if (pass_on)
 			opts->pgoutput_options = lappend(opts->pgoutput_options, def);
 	}
+
+	if (opts->binary)
+		opts->native.agreed = false;
 
 	if ((seen & OPT_PROTO_VERSION) == 0)
 		ereport(ERROR,

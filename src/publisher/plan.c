@@ -35,6 +35,7 @@
 #include "fstream.h"
 #include "publisher.h"
 #include "replication/logicalproto.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/inval.h"
@@ -543,6 +544,23 @@ short_cut_format(FmgrInfo *finfo)
 	return COL_OUTPUT;
 }
 
+/*
+ * What the functions of arrays look up about their elements, for a decoder,
+ * which must not.
+ */
+static void
+describe_elements(RelPlan *plan, PlanColumn *col, Oid elem, IOFuncSelector which)
+{
+	ArrayMetaState *elements;
+
+	elements = MemoryContextAllocZero(plan->cxt, sizeof(ArrayMetaState));
+	elements->element_type = elem;
+	get_type_io_data(elem, which, &elements->typlen, &elements->typbyval,
+					 &elements->typalign, &elements->typdelim,
+					 &elements->typioparam, &elements->typiofunc);
+	col->elements = elements;
+}
+
 static void
 plan_column(Publisher *pub, RelPlan *plan, PlanColumn *col, Form_pg_attribute att)
 {
@@ -585,6 +603,8 @@ plan_column(Publisher *pub, RelPlan *plan, PlanColumn *col, Form_pg_attribute at
 			/* Elements of an array are always sent in binary. */
 			getTypeBinaryOutputInfo(elem, &elemsend, &is_varlena);
 			col->warms_up = is_pure_send(elemsend);
+			if (col->warms_up)
+				describe_elements(plan, col, elem, IOFunc_send);
 		}
 		fmgr_info_cxt(func, &col->finfo, plan->cxt);
 		col->format = COL_SEND;
@@ -600,6 +620,8 @@ plan_column(Publisher *pub, RelPlan *plan, PlanColumn *col, Form_pg_attribute at
 
 			getTypeOutputInfo(elem, &elemout, &is_varlena);
 			col->warms_up = is_pure_output(elemout);
+			if (col->warms_up)
+				describe_elements(plan, col, elem, IOFunc_output);
 		}
 		fmgr_info_cxt(func, &col->finfo, plan->cxt);
 		col->format = short_cut_format(&col->finfo);
@@ -607,10 +629,29 @@ plan_column(Publisher *pub, RelPlan *plan, PlanColumn *col, Form_pg_attribute at
 			pure = true;
 	}
 
+	/*
+	 * Needs no function, or one whose lookups are made here: row.c may send an
+	 * array as text.
+	 */
+	col->native = native_type(att->atttypid);
+	if (col->native != NULL && native_agreed_type(&pub->opts.native, col->native))
+	{
+		col->format = COL_NATIVE;
+		col->native_lz4 = pub->opts.native.lz4;
+		if (col->native->check == NATIVE_ARRAY)
+			(void) OutputFunctionCall(&col->finfo,
+									  PointerGetDatum(construct_empty_array(elem)));
+		col->warms_up = false;
+		pure = true;
+	}
+
 	if (col->warms_up)
 		plan->cold = true;
 	else if (!pure)
+	{
 		plan->needs_catalog = true;
+		plan->parallel = false;
+	}
 
 	/* Hand-assigned OIDs belong to objects that cannot be altered. */
 	if (att->atttypid >= FirstGenbkiObjectId || func >= FirstGenbkiObjectId)
@@ -632,8 +673,11 @@ make_plan(Publisher *pub, RelPlan *plan)
 	plan->kind = PLAN_IGNORE;
 	plan->pubinsert = plan->pubupdate = plan->pubdelete = false;
 	plan->user_types = plan->needs_catalog = plan->cold = false;
+	plan->parallel = pub->has_decoders;
 	plan->ncols = 0;
 	plan->sent = NULL;
+	plan->blob = NULL;
+	plan->in_batch = 0;
 
 	/* No lock, as in core: a strong one held by DDL must not stop us. */
 	rel = RelationIdGetRelation(plan->relid);

@@ -140,18 +140,19 @@ must_queue(Publisher *pub, XLogReaderState *r, PubTxn **txn)
 	}
 
 	*txn = txn_get(pub, top->xid);
-	if ((*txn)->queued)
-		return true;
-
-	if (SnapBuildCurrentState(builder) < SNAPBUILD_CONSISTENT ||
-		SnapBuildXactNeedsSkip(builder, r->ReadRecPtr) ||
-		rbtxn_has_catalog_changes(top))
+	if (!(*txn)->queued)
 	{
-		txn_queue(pub, *txn, r->ReadRecPtr);
-		return true;
+		if (SnapBuildCurrentState(builder) < SNAPBUILD_CONSISTENT ||
+			SnapBuildXactNeedsSkip(builder, r->ReadRecPtr))
+			txn_queue(pub, *txn, r->ReadRecPtr, QUEUE_START);
+		else if (rbtxn_has_catalog_changes(top))
+			txn_queue(pub, *txn, r->ReadRecPtr, QUEUE_CATALOG);
+		else
+			return false;
 	}
 
-	return false;
+	ring_count_queued((*txn)->reason);
+	return true;
 }
 
 /*
@@ -163,7 +164,7 @@ leave_to_core(Publisher *pub, XLogReaderState *r)
 	PubTxn	   *txn;
 
 	if (TransactionIdIsValid(XLogRecGetXid(r)) && !must_queue(pub, r, &txn))
-		txn_queue(pub, txn, r->ReadRecPtr);
+		txn_queue(pub, txn, r->ReadRecPtr, QUEUE_OTHER);
 
 	return false;
 }
@@ -179,14 +180,23 @@ send_row(Publisher *pub, PubTxn *txn, TransactionId xid, RelPlan *plan,
 	Size		size = held_size(txn);
 	volatile bool begun = false;
 
+	if (xid != txn->xid)
+		txn_note_sub(pub, txn, xid);
+	ring_count_streamed();
+
+	if (pub->behind && plan->parallel)
+	{
+		bundle_require(pub, plan->sent, &plan->bundle);
+		sender_name_subxact(pub, txn, xid);
+		if (ring_add_row(pub, txn, xid, plan, type, newtup, oldtup))
+			return;
+	}
+
 	if (newtup != NULL)
 		size += newtup->t_len;
 	if (oldtup != NULL)
 		size += oldtup->t_len;
 	sender_make_room(pub, size);
-
-	if (xid != txn->xid)
-		txn_note_sub(pub, txn, xid);
 	bundle_require(pub, plan->sent, &plan->bundle);
 	sender_name_subxact(pub, txn, xid);
 
@@ -201,17 +211,7 @@ send_row(Publisher *pub, PubTxn *txn, TransactionId xid, RelPlan *plan,
 
 		out = sender_begin(pub, txn->xid, type);
 		begun = true;
-		pq_sendint32(out, plan->relid);
-		if (oldtup != NULL)
-		{
-			pq_sendbyte(out, plan->oldkind);
-			row_write_tuple(out, plan, oldtup, NULL);
-		}
-		if (newtup != NULL)
-		{
-			pq_sendbyte(out, 'N');
-			row_write_tuple(out, plan, newtup, txn->held);
-		}
+		row_write_change(out, plan, newtup, oldtup, held_value, txn->held);
 		sender_end(pub, txn);
 
 		if (catalog)
@@ -247,7 +247,8 @@ stream_row(Publisher *pub, XLogReaderState *r, PubTxn *txn, CompatFileNode node,
 
 	if (plan == NULL)
 	{
-		txn_queue(pub, txn, r->ReadRecPtr);
+		txn_queue(pub, txn, r->ReadRecPtr, QUEUE_OTHER);
+		ring_count_queued(QUEUE_OTHER);
 		return false;
 	}
 
@@ -260,7 +261,8 @@ stream_row(Publisher *pub, XLogReaderState *r, PubTxn *txn, CompatFileNode node,
 
 	if (wanted && plan->kind == PLAN_QUEUE)
 	{
-		txn_queue(pub, txn, r->ReadRecPtr);
+		txn_queue(pub, txn, r->ReadRecPtr, QUEUE_RELATION);
+		ring_count_queued(QUEUE_RELATION);
 		return false;
 	}
 
@@ -287,17 +289,20 @@ filter_insert(Publisher *pub, XLogReaderState *r, PubTxn *txn)
 	if (xlrec->flags & XLH_INSERT_ON_TOAST_RELATION)
 	{
 		Size		limit = (Size) pub->opts.max_txn_mb * 1024 * 1024;
+		Size		total = (Size) pub->opts.max_recordbuffer_mb * 1024 * 1024;
 
 		/* One too many is given to core with this very record. */
-		if (limit > 0 && held_size(txn) + len > limit)
+		if ((limit > 0 && held_size(txn) + len > limit) ||
+			(total > 0 && pub->held_total + len > total))
 		{
-			txn_queue(pub, txn, r->ReadRecPtr);
+			txn_queue(pub, txn, r->ReadRecPtr, QUEUE_MEMORY);
+			ring_count_queued(QUEUE_MEMORY);
 			return false;
 		}
 		if (xid != txn->xid)
 			txn_note_sub(pub, txn, xid);
 		if (!held_add_chunk(pub, txn, xid, node, XLogRecGetOrigin(r), data, len))
-			txn_queue(pub, txn, r->ReadRecPtr);
+			txn_queue(pub, txn, r->ReadRecPtr, QUEUE_OTHER);
 		return true;
 	}
 
@@ -561,11 +566,11 @@ filter_commit(Publisher *pub, XLogReaderState *r, bool unwanted)
 	if (txn == NULL)
 		return false;
 
-	txn_raise_errors(txn);
+	txn_raise_errors(pub, txn);
 
 	top = txn_core_top(pub, xid);
 	if (!txn->queued && top != NULL && core_has_changes(top))
-		txn_queue(pub, txn, r->ReadRecPtr);
+		txn_queue(pub, txn, r->ReadRecPtr, QUEUE_OTHER);
 	if (txn->queued)
 		return false;			/* goes on in replay.c */
 

@@ -6,6 +6,7 @@
  * I1.	The bytes are those of the server's logicalrep_write_tuple for the same
  *		tuple, relation and session settings.  The formats other than COL_OUTPUT
  *		and COL_SEND short-cut an output function whose result they reproduce.
+ *		COL_NATIVE is not of the server's; native.h has its rules.
  * I2.	No catalog is read unless row_needs_catalog said so beforehand.
  *
  *-------------------------------------------------------------------------
@@ -13,8 +14,11 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "access/toast_internals.h"
+#include "access/tupmacs.h"
 #include "fmgr.h"
 #include "fstream.h"
+#include "libpq/pqformat.h"
 #include "mb/pg_wchar.h"
 #include "port/pg_bswap.h"
 #include "publisher.h"
@@ -123,6 +127,64 @@ append_int(StringInfo out, PlanColumn *col, Datum value)
 	out->len += 5 + len;
 }
 
+/*
+ * Append a value as it is stored, unless the client could not read that: then
+ * as it could be stored, or as text.
+ */
+static void
+append_native(StringInfo out, PlanColumn *col, Datum value)
+{
+	const NativeType *type = col->native;
+	NativeValue v;
+	char	   *data;
+	char	   *plain;
+
+	if (type->byval)
+	{
+		union
+		{
+			Datum		align;
+			char		bytes[sizeof(Datum)];
+		}			stored;
+
+		store_att_byval(stored.bytes, value, type->len);
+		append_column(out, FSTREAM_COL_NATIVE, stored.bytes, type->len);
+		return;
+	}
+
+	data = DatumGetPointer(value);
+	if (type->len > 0)
+	{
+		append_column(out, FSTREAM_COL_NATIVE, data, type->len);
+		return;
+	}
+
+	plain = data;
+	if (VARATT_IS_COMPRESSED(data))
+	{
+		bool		readable = col->native_lz4 ||
+			TOAST_COMPRESS_METHOD(data) != TOAST_LZ4_COMPRESSION_ID;
+
+		if (!readable || type->check == NATIVE_ARRAY)
+			plain = (char *) PG_DETOAST_DATUM(value);
+		if (!readable)
+			data = plain;
+	}
+
+	/* Extensions may put arrays together in ways that the client rejects. */
+	if (type->check == NATIVE_ARRAY &&
+		(native_outer_fault(type, plain, VARSIZE_ANY(plain), &v) != NULL ||
+		 native_content_fault(type, v.content, v.len, GetDatabaseEncoding()) != NULL))
+	{
+		char	   *text = OutputFunctionCall(&col->finfo, PointerGetDatum(plain));
+
+		append_text(out, text, strlen(text));
+		return;
+	}
+
+	append_column(out, FSTREAM_COL_NATIVE, data, VARSIZE_ANY(data));
+}
+
 static void
 append_value(StringInfo out, PlanColumn *col, Datum value)
 {
@@ -163,16 +225,19 @@ append_value(StringInfo out, PlanColumn *col, Datum value)
 							  VARSIZE(bytes) - VARHDRSZ);
 				break;
 			}
+
+		case COL_NATIVE:
+			append_native(out, col, value);
+			break;
 	}
 }
 
 /*
- * Append a tuple; out-of-line values come from held.
- *
- * Leaves garbage in the current memory context.
+ * Append a tuple; out-of-line values come from lookup, if it has any.
  */
-void
-row_write_tuple(StringInfo out, RelPlan *plan, HeapTuple tuple, Held *held)
+static void
+write_tuple(StringInfo out, RelPlan *plan, HeapTuple tuple, ValueLookup lookup,
+			void *arg)
 {
 	uint16		ncols = pg_hton16((uint16) plan->ncols);
 	int			i;
@@ -195,9 +260,10 @@ row_write_tuple(StringInfo out, RelPlan *plan, HeapTuple tuple, Held *held)
 		value = plan->values[col->att];
 		if (col->varlena && VARATT_IS_EXTERNAL_ONDISK(DatumGetPointer(value)))
 		{
-			struct varlena *v;
+			struct varlena *v = NULL;
 
-			v = held_value(held, (struct varlena *) DatumGetPointer(value));
+			if (lookup != NULL)
+				v = lookup(arg, (struct varlena *) DatumGetPointer(value));
 			if (v == NULL)
 			{
 				appendStringInfoCharMacro(out, FSTREAM_COL_UNCHANGED);
@@ -207,5 +273,28 @@ row_write_tuple(StringInfo out, RelPlan *plan, HeapTuple tuple, Held *held)
 		}
 
 		append_value(out, col, value);
+	}
+}
+
+/*
+ * Append the body of an I, U or D.
+ *
+ * Leaves garbage in the current memory context.
+ */
+void
+row_write_change(StringInfo out, RelPlan *plan, HeapTuple newtup,
+				 HeapTuple oldtup, ValueLookup lookup, void *arg)
+{
+	pq_sendint32(out, plan->relid);
+	if (oldtup != NULL)
+	{
+		/* Out-of-line values of old tuples are inlined before they are logged. */
+		pq_sendbyte(out, plan->oldkind);
+		write_tuple(out, plan, oldtup, NULL, NULL);
+	}
+	if (newtup != NULL)
+	{
+		pq_sendbyte(out, 'N');
+		write_tuple(out, plan, newtup, lookup, arg);
 	}
 }

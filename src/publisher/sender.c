@@ -62,6 +62,22 @@ static int	drain_page_read(XLogReaderState *state, XLogRecPtr page, int reqlen,
 							XLogRecPtr target, char *buf);
 static void capped_putmessage_noblock(char msgtype, const char *s, size_t len);
 
+/*
+ * Only the length of the header matters here: what room it needs.
+ */
+static void
+measure_header(Publisher *pub)
+{
+	LogicalDecodingContext *ctx = pub->ctx;
+	StringInfo	out = ctx->out;
+
+	ctx->out = pub->header;
+	pub->prepare_write(ctx, InvalidXLogRecPtr, InvalidTransactionId, false);
+	ctx->out = out;
+
+	pub->batch_head = pub->header->len;
+}
+
 void
 sender_init(Publisher *pub)
 {
@@ -73,6 +89,9 @@ sender_init(Publisher *pub)
 
 	if (!pub->streaming)
 		return;
+
+	measure_header(pub);
+	ring_start(pub);
 
 	pub->page_read = pub->ctx->reader->routine.page_read;
 	pub->ctx->reader->routine.page_read = drain_page_read;
@@ -89,6 +108,8 @@ sender_init(Publisher *pub)
 void
 sender_shutdown(void)
 {
+	ring_shutdown();
+
 	if (outer_methods == NULL)
 		return;
 
@@ -104,14 +125,9 @@ static void
 open_batch(Publisher *pub)
 {
 	LogicalDecodingContext *ctx = pub->ctx;
-	StringInfo	out = ctx->out;
 
-	/* Only the length of the header matters here: leave room for it. */
-	ctx->out = pub->header;
-	pub->prepare_write(ctx, InvalidXLogRecPtr, InvalidTransactionId, false);
-	ctx->out = out;
-
-	pub->batch_head = pub->header->len;
+	if (pub->batch_head == 0)
+		measure_header(pub);
 	enlargeStringInfo(pub->batch, BATCH_SIZE);
 	pub->batch->len = pub->batch_head;
 
@@ -125,6 +141,24 @@ batch_is_empty(Publisher *pub)
 {
 	/* Also while only the header's room is there: see sender_cancel. */
 	return pub->batch->len == 0;
+}
+
+bool
+sender_batch_is_empty(Publisher *pub)
+{
+	return batch_is_empty(pub);
+}
+
+/*
+ * The batch is full: send it, or put it behind what is with the decoders.
+ */
+static void
+pass_on(Publisher *pub)
+{
+	if (pub->behind && ring_oldest() != InvalidXLogRecPtr)
+		ring_absorb(pub);
+	else
+		sender_flush(pub);
 }
 
 /*
@@ -242,7 +276,7 @@ void
 sender_make_room(Publisher *pub, Size len)
 {
 	if (!batch_is_empty(pub) && pub->batch->len + len > BATCH_SIZE)
-		sender_flush(pub);
+		pass_on(pub);
 }
 
 /*
@@ -262,44 +296,180 @@ sender_covered(Publisher *pub, XLogRecPtr lsn)
 	pub->covered = lsn;
 	pub->uncovered = false;
 
-	if (pub->batch->len >= BATCH_SIZE || !pub->streaming)
+	if (!pub->streaming)
 		sender_flush(pub);
+	else if (pub->batch->len >= BATCH_SIZE)
+		pass_on(pub);
 }
 
 /*
- * Hand the batch to the walsender (or to the SQL function).
+ * Forget the errors of xid, or with InvalidTransactionId of all of topxid.
+ */
+static void
+forget_late_errors(Publisher *pub, TransactionId topxid, TransactionId xid)
+{
+	LateError **link = &pub->late_errors;
+
+	while (*link != NULL)
+	{
+		LateError  *error = *link;
+
+		if (error->topxid != topxid ||
+			(TransactionIdIsValid(xid) && error->xid != xid))
+		{
+			link = &error->next;
+			continue;
+		}
+		*link = error->next;
+		FreeErrorData(error->edata);
+		pfree(error);
+	}
+}
+
+/*
+ * Keep the error being handled, of a row that has been taken out of its batch,
+ * until the end of the (sub)transaction comes by.  Clears it.
  */
 void
-sender_flush(Publisher *pub)
+sender_late_error(Publisher *pub, TransactionId topxid, TransactionId xid)
+{
+	LateError **tail = &pub->late_errors;
+	MemoryContext old = MemoryContextSwitchTo(pub->cxt);
+
+	/* One per (sub)transaction will do: only the first is raised. */
+	while (*tail != NULL && (*tail)->xid != xid)
+		tail = &(*tail)->next;
+	if (*tail == NULL)
+	{
+		LateError  *error = palloc(sizeof(LateError));
+
+		error->next = NULL;
+		error->topxid = topxid;
+		error->xid = xid;
+		error->edata = CopyErrorData();
+		*tail = error;
+	}
+	MemoryContextSwitchTo(old);
+	FlushErrorState();
+}
+
+/*
+ * Header position of a message of which only its own commits are known to be
+ * covered.  (I1)
+ */
+static XLogRecPtr
+position_within(Publisher *pub, StringInfo message)
+{
+	XLogRecPtr	position = pub->sent_position;
+	FStreamReader reader;
+	FStreamFrame frame;
+	FStreamCommit commit;
+
+	fstream_reader_init(&reader, message->data + pub->batch_head,
+						message->len - pub->batch_head);
+	while (fstream_next(&reader, &frame) == FSTREAM_OK)
+	{
+		if (frame.type == FSTREAM_COMMIT && fstream_get_commit(&frame, &commit))
+			position = commit.end_lsn;
+	}
+
+	return position;
+}
+
+static void
+write_message(Publisher *pub, StringInfo message, XLogRecPtr lsn)
 {
 	LogicalDecodingContext *ctx = pub->ctx;
 	StringInfo	out = ctx->out;
-	XLogRecPtr	lsn;
-	TransactionId xid;
+	TransactionId xid = pub->streaming ? InvalidTransactionId : ctx->write_xid;
 
-	if (batch_is_empty(pub))
-		return;
-
-	if (pub->streaming)
-	{
-		lsn = pub->covered;
-		xid = InvalidTransactionId;
-	}
-	else
-	{
-		lsn = ctx->write_location;
-		xid = ctx->write_xid;
-	}
+	if (pub->streaming && lsn == InvalidXLogRecPtr)
+		lsn = position_within(pub, message);
 
 	ctx->out = pub->header;
 	pub->prepare_write(ctx, lsn, xid, true);
 	Assert(pub->header->len == pub->batch_head);
-	memcpy(pub->batch->data, pub->header->data, pub->batch_head);
+	memcpy(message->data, pub->header->data, pub->batch_head);
 
-	ctx->out = pub->batch;
+	ctx->out = message;
 	pub->write(ctx, lsn, xid, true);
 	ctx->out = out;
+	pub->sent_position = lsn;
+}
 
+/*
+ * There are errors of rows that have been left out: is the end of their work in
+ * this message?  If it commits, what comes before the commit is sent, and the
+ * error raised.
+ */
+static void
+check_ends(Publisher *pub, StringInfo message)
+{
+	FStreamReader reader;
+	FStreamFrame frame;
+	FStreamAbort abort;
+	LateError  *error;
+	Size		pos = 0;
+
+	fstream_reader_init(&reader, message->data + pub->batch_head,
+						message->len - pub->batch_head);
+	while (pub->late_errors != NULL && fstream_next(&reader, &frame) == FSTREAM_OK)
+	{
+		if (frame.type == FSTREAM_ABORT && fstream_get_abort(&frame, &abort))
+			forget_late_errors(pub, frame.xid, abort.subxid == frame.xid ?
+							   InvalidTransactionId : abort.subxid);
+		else if (frame.type == FSTREAM_COMMIT)
+		{
+			for (error = pub->late_errors; error != NULL; error = error->next)
+			{
+				if (error->topxid != frame.xid)
+					continue;
+				if (pos > 0)
+				{
+					message->len = pub->batch_head + pos;
+					write_message(pub, message, InvalidXLogRecPtr);
+				}
+				ReThrowError(error->edata);
+			}
+		}
+		pos = reader.pos;
+	}
+}
+
+/*
+ * Hand a message, of complete frames behind room for the header, to the
+ * walsender (or to the SQL function).  Without a position, it is that of the last
+ * commit in the message, or of the message before.
+ */
+void
+sender_send(Publisher *pub, StringInfo message, XLogRecPtr lsn)
+{
+	if (pub->late_errors != NULL)
+		check_ends(pub, message);
+	write_message(pub, message, lsn);
+}
+
+/*
+ * Send the batch, after everything that is with decoders.
+ */
+void
+sender_flush(Publisher *pub)
+{
+	ring_drain(pub);
+	if (batch_is_empty(pub))
+		return;
+
+	sender_send(pub, pub->batch,
+				pub->streaming ? pub->covered : pub->ctx->write_location);
+	sender_reset_batch(pub);
+}
+
+/*
+ * The batch's contents have gone elsewhere.
+ */
+void
+sender_reset_batch(Publisher *pub)
+{
 	if (pub->batch->maxlen > BATCH_KEEP_SIZE)
 	{
 		pfree(pub->batch->data);
@@ -332,15 +502,15 @@ drain_page_read(XLogReaderState *state, XLogRecPtr page, int reqlen,
 		pub->known_flush = RecoveryInProgress() ?
 			GetXLogReplayRecPtr(NULL) : GetFlushRecPtr(NULL);
 
-	if (!batch_is_empty(pub))
-	{
-		if (need > pub->known_flush ||
-			++pub->pending_pages >= MAX_PENDING_PAGES ||
-			compat_slot_waits_for_standbys(pub->ctx->slot) ||
-			TimestampDifferenceExceeds(pub->pending_since,
-									   GetCurrentTimestamp(), MAX_PENDING_MS))
-			sender_flush(pub);
-	}
+	if (need > pub->known_flush || compat_slot_waits_for_standbys(pub->ctx->slot))
+		sender_flush(pub);
+	else if (!batch_is_empty(pub) &&
+			 (++pub->pending_pages >= MAX_PENDING_PAGES ||
+			  TimestampDifferenceExceeds(pub->pending_since,
+										 GetCurrentTimestamp(), MAX_PENDING_MS)))
+		pass_on(pub);
+	ring_poll(pub, true);
+	ring_note_page(pub, page);
 
 	/* Streamed commits do not report statistics one by one. */
 	if (need > pub->known_flush)
@@ -359,15 +529,22 @@ capped_putmessage_noblock(char msgtype, const char *s, size_t len)
 	Publisher  *pub = publisher;
 	char		copy[1 + 8 + 8 + 1];
 	uint64		lsn;
+	XLogRecPtr	pending = InvalidXLogRecPtr;
 
-	if (msgtype == 'd' && len == sizeof(copy) && s[0] == 'k' &&
-		pub != NULL && !batch_is_empty(pub))
+	if (msgtype == 'd' && len == sizeof(copy) && s[0] == 'k' && pub != NULL)
+	{
+		pending = ring_oldest();
+		if (pending == InvalidXLogRecPtr && !batch_is_empty(pub))
+			pending = pub->pending_lsn;
+	}
+
+	if (pending != InvalidXLogRecPtr)
 	{
 		memcpy(&lsn, s + 1, sizeof(lsn));
 		lsn = pg_ntoh64(lsn);
-		if (lsn > pub->pending_lsn)
+		if (lsn > pending)
 		{
-			lsn = pg_hton64(pub->pending_lsn);
+			lsn = pg_hton64(pending);
 			memcpy(copy, s, len);
 			memcpy(copy + 1, &lsn, sizeof(lsn));
 			s = copy;

@@ -146,13 +146,14 @@ forget_sub(Publisher *pub, PubTxn *txn, PubSub *sub)
  * buffer first, as if it had been decoded with the present record.
  */
 void
-txn_queue(Publisher *pub, PubTxn *txn, XLogRecPtr lsn)
+txn_queue(Publisher *pub, PubTxn *txn, XLogRecPtr lsn, QueueReason reason)
 {
 	if (txn->queued)
 		return;
 
 	held_hand_back(pub, txn, lsn);
 	txn->queued = true;
+	txn->reason = reason;
 }
 
 /*
@@ -264,12 +265,18 @@ forget_errors(PubTxn *txn, TransactionId xid)
 
 /*
  * The transaction commits: an error that is still with it counts.  (I4)
+ *
+ * What came before is sent first, or the commits among it would be decoded and
+ * lost again at each attempt.
  */
 void
-txn_raise_errors(PubTxn *txn)
+txn_raise_errors(Publisher *pub, PubTxn *txn)
 {
-	if (txn->errors != NULL)
-		ReThrowError(txn->errors->edata);
+	if (txn->errors == NULL)
+		return;
+
+	sender_flush(pub);
+	ReThrowError(txn->errors->edata);
 }
 
 /*

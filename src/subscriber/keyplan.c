@@ -50,6 +50,7 @@
 
 #include "compat.h"
 #include "keyplan.h"
+#include "nativedatum.h"
 
 typedef enum HashKind
 {
@@ -69,6 +70,9 @@ typedef struct KeyColumn
 	Oid			input_param;
 	Oid			receive_param;
 	int32		typmod;
+	const NativeType *native;	/* of the remote type; NULL: it has none */
+	bool		as_is;			/* its datums are those of the column */
+	FmgrInfo	output;			/* for the others */
 } KeyColumn;
 
 typedef struct KeyIndex
@@ -243,13 +247,27 @@ plan_column(KeyColumn *column, Oid type, int32 typmod, Oid opfamily,
 	return true;
 }
 
+/* Prepares for native values of a remote type. */
+static void
+plan_native(KeyColumn *column, Oid remotetype, int32 remotetypmod, Oid localtype)
+{
+	column->native = native_type(remotetype);
+	if (column->native == NULL)
+		return;
+
+	column->as_is = native_fits(column->native, remotetypmod,
+								getBaseType(localtype), column->typmod);
+	native_output_info(column->native, &column->output, CurrentMemoryContext);
+}
+
 /*
  * Plans a unique index; false if its keys cannot be computed from a message.
  */
 static bool
 plan_index(KeyIndex *index, Relation rel, Relation idxrel,
-		   const LogicalRepRelation *remote, Oid domain)
+		   const RelVersion *version, Oid domain)
 {
+	const LogicalRepRelation *remote = version->rel;
 	Form_pg_index form = idxrel->rd_index;
 	TupleDesc	desc = RelationGetDescr(rel);
 
@@ -280,6 +298,8 @@ plan_index(KeyIndex *index, Relation rel, Relation idxrel,
 						 idxrel->rd_opfamily[i], idxrel->rd_opcintype[i],
 						 idxrel->rd_indcollation[i]))
 			return false;
+		plan_native(&index->columns[i], remote->atttyps[remotecol],
+					version->typmods[remotecol], att->atttypid);
 
 		/*
 		 * By name, so that the same key of a partition and of its root has
@@ -335,7 +355,6 @@ reads_other_rows(Relation rel)
 static KeyPlan *
 make_plan(RelVersion *version, Relation rel)
 {
-	LogicalRepRelation *remote = version->rel;
 	MemoryContext mcxt = AllocSetContextCreate(version->mcxt, "key plan",
 											   ALLOCSET_SMALL_SIZES);
 	MemoryContext oldcxt = MemoryContextSwitchTo(mcxt);
@@ -385,7 +404,7 @@ make_plan(RelVersion *version, Relation rel)
 		else if (idxrel->rd_index->indisunique)
 		{
 			index->identity = (indexoid == identity);
-			if (plan_index(index, rel, idxrel, remote, domain))
+			if (plan_index(index, rel, idxrel, version, domain))
 				plan->nindexes++;
 			else if (index->identity)
 				plan->insert = plan->update = plan->delete =
@@ -607,6 +626,105 @@ hash_function(KeyColumn *column, char kind, const char *value, int len,
 	return ok;
 }
 
+/* Hashes a value in text or binary form. */
+static bool
+hash_value(KeyColumn *column, char kind, const char *value, int len,
+		   uint64 *hash)
+{
+	switch (column->kind)
+	{
+		case KEYHASH_INTEGER:
+			return hash_integer(kind, value, len, hash);
+		case KEYHASH_BPCHAR:
+			while (len > 0 && value[len - 1] == ' ')
+				len--;
+			/* FALLTHROUGH */
+		case KEYHASH_STRING:
+			*hash = hash_bytes_extended((const unsigned char *) value, len, 0);
+			return true;
+		case KEYHASH_FUNCTION:
+			return hash_function(column, kind, value, len, hash);
+	}
+	return false;
+}
+
+/*
+ * Hashes a native value, to the same as its text: both can occur for the same
+ * column.
+ */
+static bool
+hash_native(KeyColumn *column, const char *value, int len, uint64 *hash)
+{
+	const NativeType *type = column->native;
+	MemoryContext oldcxt;
+	char	   *volatile text = NULL;
+	volatile bool ok = true;
+
+	/* An array's output function looks up its elements' (I3). */
+	if (type == NULL || type->check == NATIVE_ARRAY)
+		return false;
+
+	if (column->kind == KEYHASH_INTEGER && len == type->len)
+	{
+		Datum		datum = native_datum(type, value, len);
+
+		switch (type->typid)
+		{
+			case INT2OID:
+				*hash = mix((uint64) (int64) DatumGetInt16(datum));
+				return true;
+			case INT4OID:
+				*hash = mix((uint64) (int64) DatumGetInt32(datum));
+				return true;
+			case INT8OID:
+				*hash = mix((uint64) DatumGetInt64(datum));
+				return true;
+			case OIDOID:
+				*hash = mix((uint64) DatumGetObjectId(datum));
+				return true;
+		}
+	}
+
+	if ((column->kind == KEYHASH_STRING || column->kind == KEYHASH_BPCHAR) &&
+		native_is_text(type))
+	{
+		NativeValue v;
+
+		if (native_outer_fault(type, value, len, &v) != NULL)
+			return false;
+		if (!v.compressed)
+			return hash_value(column, FSTREAM_COL_TEXT, v.content, v.len, hash);
+	}
+
+	oldcxt = MemoryContextSwitchTo(hash_mcxt);
+	PG_TRY();
+	{
+		Datum		datum;
+
+		native_check(type, value, len);
+		datum = native_datum(type, value, len);
+		if (column->kind == KEYHASH_FUNCTION && column->as_is)
+			*hash = DatumGetUInt32(FunctionCall1Coll(&column->hash, InvalidOid,
+													 datum));
+		else
+			text = native_text(&column->output, datum);
+	}
+	PG_CATCH();
+	{
+		/* I2, as above */
+		MemoryContextSwitchTo(hash_mcxt);
+		FlushErrorState();
+		ok = false;
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(oldcxt);
+
+	if (text != NULL)
+		ok = hash_value(column, FSTREAM_COL_TEXT, text, strlen(text), hash);
+	MemoryContextReset(hash_mcxt);
+	return ok;
+}
+
 /* What became of the key of one tuple in one index. */
 typedef enum KeyResult
 {
@@ -638,28 +756,14 @@ hash_key(KeyIndex *index, const ParsedTuple *tuple, uint64 *key)
 				break;
 			case FSTREAM_COL_UNCHANGED:
 				return KEY_UNKNOWN;
+			case FSTREAM_COL_NATIVE:
+				if (!hash_native(column, tuple->value[remote], len, &h))
+					return KEY_UNKNOWN;
+				break;
 			default:
-				switch (column->kind)
-				{
-					case KEYHASH_INTEGER:
-						if (!hash_integer(tuple->kind[remote],
-										  tuple->value[remote], len, &h))
-							return KEY_UNKNOWN;
-						break;
-					case KEYHASH_BPCHAR:
-						while (len > 0 && tuple->value[remote][len - 1] == ' ')
-							len--;
-						/* FALLTHROUGH */
-					case KEYHASH_STRING:
-						h = hash_bytes_extended((const unsigned char *) tuple->value[remote],
-												len, 0);
-						break;
-					case KEYHASH_FUNCTION:
-						if (!hash_function(column, tuple->kind[remote],
-										   tuple->value[remote], len, &h))
-							return KEY_UNKNOWN;
-						break;
-				}
+				if (!hash_value(column, tuple->kind[remote],
+								tuple->value[remote], len, &h))
+					return KEY_UNKNOWN;
 		}
 		hash = mix(hash * 31 + h);
 	}

@@ -36,6 +36,7 @@
 #include "commands/subscriptioncmds.h"
 #include "lib/stringinfo.h"
 #include "libpq/pqformat.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "nodes/value.h"
 #include "pgstat.h"
@@ -64,6 +65,7 @@
 #include "interface.h"
 #include "keyplan.h"
 #include "leader.h"
+#include "native.h"
 #include "pool.h"
 #include "streamrel.h"
 #include "tables.h"
@@ -200,8 +202,19 @@ start_streaming(const WalRcvStreamOptions *options)
 	compat_append_origin_option(&cmd, options, walrcv_server_version(conn));
 	appendStringInfoString(&cmd, ", publication_names ");
 	append_literal(&cmd, names.data);
-	if (options->proto.logical.binary)
+	if (options->proto.logical.binary ||
+		pgparrep_tuple_format == TUPLE_FORMAT_BINARY)
 		appendStringInfoString(&cmd, ", binary 'true'");
+	else if (pgparrep_tuple_format == TUPLE_FORMAT_AUTO)
+	{
+		appendStringInfoString(&cmd, ", \"native-signature\" ");
+		append_literal(&cmd, pgparrep_native_signature[0] != '\0' ?
+					   pgparrep_native_signature :
+					   native_signature(GetDatabaseEncoding()));
+	}
+	appendStringInfo(&cmd, ", \"parallel-decode-num\" '%d'", pgparrep_parallel_decode_num);
+	appendStringInfo(&cmd, ", \"max-recordbuffer-in-memory\" '%d'", pgparrep_decode_buffer);
+	appendStringInfo(&cmd, ", \"max-txn-in-memory\" '%d'", pgparrep_decode_txn_buffer);
 	appendStringInfoString(&cmd, ", \"report-sync\" 'true')");
 
 	res = walrcv_exec(conn, cmd.data, 0, NULL);

@@ -47,6 +47,9 @@
 #include "utils/relcache.h"
 #include "utils/syscache.h"
 
+#include "fstream.h"
+#include "nativedatum.h"
+
 /* Lives as long as the process; parent of all contexts of this file. */
 static MemoryContext relation_cxt = NULL;
 
@@ -139,6 +142,7 @@ apply_define_relation(uint32 version, const char *body, int len)
 	MemoryContext cxt;
 	MemoryContext oldcxt;
 	LogicalRepRelation *rel;
+	int32	   *typmods;
 	StringInfoData s;
 	RemoteRel  *remote;
 	bool		found;
@@ -160,6 +164,14 @@ apply_define_relation(uint32 version, const char *body, int len)
 					 errdetail("%d bytes follow the description of \"%s.%s\".",
 							   s.len - s.cursor, rel->nspname, rel->relname)));
 		pfree(s.data);
+
+		typmods = palloc(sizeof(int32) * Max(rel->natts, 1));
+		if (!fstream_get_typmods(body, len, rel->natts, typmods))
+			ereport(ERROR,
+					(errcode(ERRCODE_PROTOCOL_VIOLATION),
+					 errmsg("invalid description of a remote relation"),
+					 errdetail("The columns of \"%s.%s\" cannot be read.",
+							   rel->nspname, rel->relname)));
 	}
 	PG_CATCH();
 	{
@@ -182,6 +194,7 @@ apply_define_relation(uint32 version, const char *body, int len)
 		   sizeof(RemoteRel) - sizeof(version));
 	remote->cxt = cxt;
 	remote->rel = rel;
+	remote->typmods = typmods;
 	remote->oldtup.cols = palloc0(sizeof(RemoteColumn) * Max(rel->natts, 1));
 	remote->newtup.cols = palloc0(sizeof(RemoteColumn) * Max(rel->natts, 1));
 
@@ -394,6 +407,10 @@ map_columns(RelMap *map, RemoteRel *remote, Relation rel, bool partition)
 		col->remote = remoteatt;
 		col->typid = att->atttypid;
 		col->typmod = att->atttypmod;
+		col->native = native_type(rrel->atttyps[remoteatt]);
+		col->as_is = col->native != NULL &&
+			native_fits(col->native, remote->typmods[remoteatt],
+						att->atttypid, att->atttypmod);
 		map->all_updated =
 			bms_add_member(map->all_updated,
 						   i + 1 - FirstLowInvalidHeapAttributeNumber);

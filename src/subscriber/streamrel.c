@@ -17,6 +17,7 @@
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 
+#include "fstream.h"
 #include "streamrel.h"
 
 typedef struct CurrentRel
@@ -85,6 +86,13 @@ streamrel_define(const char *body, int len)
 	rel->mcxt = mcxt;
 	rel->rel = logicalrep_read_rel(&s);
 	pfree(s.data);
+	rel->typmods = palloc(sizeof(int32) * Max(rel->rel->natts, 1));
+	if (!fstream_get_typmods(body, len, rel->rel->natts, rel->typmods))
+		ereport(ERROR,
+				(errcode(ERRCODE_PROTOCOL_VIOLATION),
+				 errmsg("invalid description of a remote relation"),
+				 errdetail("The columns of \"%s.%s\" cannot be read.",
+						   rel->rel->nspname, rel->rel->relname)));
 	rel->remoteid = rel->rel->remoteid;
 	rel->len = len;
 	rel->body = dsa_allocate(rel_area, len);

@@ -11,7 +11,8 @@
  *
  * I1. Nothing outside the message is read or written, whatever it says.
  * I2. Conversion does not change the message: a change can be converted
- *	   again after a concurrent change of the local row.
+ *	   again after a concurrent change of the local row.  Datums may lie in
+ *	   it.
  *
  *-------------------------------------------------------------------------
  */
@@ -23,6 +24,9 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 
+#include "fstream.h"
+#include "nativedatum.h"
+
 /* A position in a message. */
 typedef struct Reader
 {
@@ -33,6 +37,7 @@ typedef struct Reader
 static void bad_message(const char *detail);
 static void read_tuple(Reader *r, RemoteRel *remote, RemoteTuple *tuple);
 static Datum convert_text(RelMap *map, MappedColumn *col, RemoteColumn *value);
+static Datum convert_native(RelMap *map, MappedColumn *col, RemoteColumn *value);
 static Datum convert_binary(RelMap *map, MappedColumn *col,
 							RemoteColumn *value);
 
@@ -111,6 +116,7 @@ read_tuple(Reader *r, RemoteRel *remote, RemoteTuple *tuple)
 
 			case LOGICALREP_COLUMN_TEXT:
 			case LOGICALREP_COLUMN_BINARY:
+			case FSTREAM_COL_NATIVE:
 				{
 					uint32		len = read_int32(r);
 
@@ -237,6 +243,32 @@ convert_binary(RelMap *map, MappedColumn *col, RemoteColumn *value)
 }
 
 /*
+ * As it is where the column is of the publisher's type, else by way of text.
+ */
+static Datum
+convert_native(RelMap *map, MappedColumn *col, RemoteColumn *value)
+{
+	Datum		datum;
+	RemoteColumn text;
+
+	if (unlikely(col->native == NULL))
+		bad_message("A value came in native form whose type has none.");
+
+	native_check(col->native, value->data, value->len);
+	datum = native_datum(col->native, value->data, value->len);
+	if (likely(col->as_is))
+		return datum;
+
+	if (unlikely(!OidIsValid(col->out.fn_oid)))
+		native_output_info(col->native, &col->out, map->cxt);
+	text.kind = LOGICALREP_COLUMN_TEXT;
+	text.data = native_text(&col->out, datum);
+	text.len = strlen(text.data);
+
+	return convert_text(map, col, &text);
+}
+
+/*
  * Fills slot with a tuple of a message.  What the message does not say is
  * NULL.
  */
@@ -264,6 +296,12 @@ tuple_store(RelMap *map, RemoteTuple *tuple, TupleTableSlot *slot)
 		{
 			apply_set_column(col->remote);
 			slot->tts_values[col->local] = convert_binary(map, col, value);
+			slot->tts_isnull[col->local] = false;
+		}
+		else if (value->kind == FSTREAM_COL_NATIVE)
+		{
+			apply_set_column(col->remote);
+			slot->tts_values[col->local] = convert_native(map, col, value);
 			slot->tts_isnull[col->local] = false;
 		}
 	}

@@ -451,8 +451,10 @@ attempt(void)
 		if (published)
 			PG_RE_THROW();		/* I5 */
 		sqlstate = geterrcode();
+		/* A worker has no connection: this one is about the data. */
 		counts = began_at_turn && my_csn == my_last_csn &&
-			!shared_is_transient(sqlstate);
+			(!shared_is_transient(sqlstate) ||
+			 sqlstate == ERRCODE_PROTOCOL_VIOLATION);
 
 		HOLD_INTERRUPTS();
 		QueryCancelPending = false;

@@ -1,0 +1,12 @@
+# 100_stream.pl with four decoders that do all they can.
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib $FindBin::RealBin;
+
+BEGIN { $ENV{PGPARREP_TEST_DECODERS} = 4; }
+use PgParRep;
+
+do "$FindBin::RealBin/100_stream.pl";
+die $@ if $@;
