@@ -180,7 +180,8 @@ do_batch(Formatter *fmt, uint64 seq, StringInfo out, MemoryContext rowcxt)
 	return ship(out, true);
 }
 
-static bool
+/* Not inlined, or gcc warns that the setjmp in work() could clobber its variable. */
+static pg_noinline bool
 claim(uint64 *seq)
 {
 	uint64		next = pg_atomic_read_u64(&shared->claimed);
