@@ -19,8 +19,8 @@ extern int	pgparrep_default_worker_number;
 extern bool pgparrep_force_decoders;	/* developer: also at the end of WAL */
 extern int	pgparrep_group_transactions;	/* remote ones in a local one */
 extern bool pgparrep_key_table; /* developer: track keys at all */
-extern int	pgparrep_parallel_decode_num;	/* on the publisher */
 extern char *pgparrep_native_signature; /* developer: instead of ours */
+extern int	pgparrep_parallel_decode_num;	/* on the publisher */
 
 typedef enum PgparrepTupleFormat
 {
