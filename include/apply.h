@@ -14,9 +14,9 @@
  *		CommitTransactionCommand
  *		apply_end_commit
  *
- * or, after an error anywhere in it, AbortCurrentTransaction and apply_abort.
+ * or, after an error anywhere in it, AbortOutOfAnyTransaction and apply_abort.
  *
- * apply.c calls back: worker_at_turn, worker_wait_turn (worker.h).
+ * The files of apply call back what worker.h declares.
  *
  *-------------------------------------------------------------------------
  */

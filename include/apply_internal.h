@@ -194,7 +194,7 @@ extern void target_close_all(void);
 extern void target_forget_all(void);
 
 /* tuple.c */
-extern Oid	tuple_parse(RemoteRel *remote, char type, char *body, int len,
+extern void tuple_parse(RemoteRel *remote, char type, char *body, int len,
 						bool *has_old);
 extern void tuple_store(RelMap *map, RemoteTuple *tuple, TupleTableSlot *slot);
 extern void tuple_fill_defaults(Target *target, TupleTableSlot *slot);

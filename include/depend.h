@@ -3,8 +3,9 @@
  * depend.h
  *	  Which earlier commit a change has to wait for.
  *
- * Pure logic: of the server it needs no more than palloc0.  For each transaction, in commit
- * order: depend_begin, depend_change for each change, depend_end.
+ * Pure logic: of the server it needs no more than palloc0.  For each
+ * transaction, in commit order: depend_begin, depend_change for each change,
+ * depend_end.
  *
  *-------------------------------------------------------------------------
  */

@@ -47,6 +47,6 @@ extern void order_ungroup(Csn csn);
 extern void order_set_state(WorkerState state);
 
 /* An error of this worker counts: nothing may commit after what has. */
-extern void order_fail(Csn csn, int sqlstate);
+extern void order_fail(Csn csn);
 
 #endif							/* PGPARREP_ORDER_H */

@@ -13,7 +13,7 @@
 /* Name of the library, the output plugin and the security label provider. */
 #define PGPARREP_NAME "pgparrep"
 
-/* Backend types as they stand in pg_stat_activity. */
+/* Backend type as it stands in pg_stat_activity. */
 #define PGPARREP_APPLY_WORKER_TYPE "pgparrep apply worker"
 #define PGPARREP_DECODER_TYPE "pgparrep decoder"
 

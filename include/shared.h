@@ -60,7 +60,7 @@ typedef enum WorkerState
 	WORKER_STOPPED
 } WorkerState;
 
-/* One apply worker.  Written by its worker unless said otherwise. */
+/* One apply worker.  Written by itself unless said otherwise. */
 typedef struct WorkerSlot
 {
 	Oid			subid;			/* leader, under SharedState.lock; 0 = free */
@@ -84,7 +84,6 @@ typedef struct WorkerSlot
 typedef struct LeaderSlot
 {
 	Oid			subid;			/* under lock; 0 = free */
-	Oid			dbid;			/* under lock */
 	pid_t		pid;			/* under lock */
 	pg_atomic_uint32 workers_wanted;
 	pg_atomic_uint32 workers;
@@ -188,7 +187,6 @@ typedef struct Pool
 
 	/* Set once by the worker whose error counts, before it sets "stop". */
 	pg_atomic_uint64 failed_csn;
-	int			failed_sqlstate;
 
 	/* Flush local commits as soon as there is nothing else to do. */
 	pg_atomic_uint32 flush_when_idle;
@@ -208,7 +206,7 @@ typedef struct WorkerStart
 	int			generation;
 } WorkerStart;
 
-extern LeaderSlot *shared_take_leader_slot(Oid subid, Oid dbid);
+extern LeaderSlot *shared_take_leader_slot(Oid subid);
 extern void shared_free_leader_slot(LeaderSlot *slot);
 extern int	shared_take_worker_slot(Oid subid);
 extern void shared_free_worker_slot(int slot);

@@ -33,7 +33,7 @@ typedef struct RelVersion
 	int32	   *typmods;		/* of its columns, which it lacks */
 	MemoryContext mcxt;			/* of this struct and all in it */
 
-	/* What the leader knows of the local side; keyplan.c and leader.c. */
+	/* What the leader knows of the local side; keyplan.c and tables.c. */
 	Oid			localoid;		/* InvalidOid: not known */
 	bool		stale;			/* plan and localoid are out of date */
 	struct KeyPlan *plan;		/* NULL: to be made */

@@ -16,7 +16,7 @@
 
 #include "shared.h"
 
-/* What a change conflicts with; see relplan.h. */
+/* What a change conflicts with; keyplan.c says which. */
 typedef enum Conflict
 {
 	CONFLICT_KEYS,				/* writers of the same keys */
@@ -78,7 +78,7 @@ typedef struct SpillKey
 
 struct RelVersion;
 
-/* A remote transaction in the leader. */
+/* How the leader finds the buffer of an uncommitted transaction. */
 typedef struct RemoteTxn
 {
 	TransactionId xid;			/* hash key */
@@ -86,10 +86,10 @@ typedef struct RemoteTxn
 	struct TxnBuffer *buf;
 } RemoteTxn;
 
+/* A remote transaction in the leader. */
 typedef struct TxnBuffer
 {
 	TransactionId xid;
-	TransactionId subxid;		/* whose changes are arriving; xid = the top's */
 	dlist_node	node;			/* in memory, by age; or in files */
 
 	uint64		nchanges;
@@ -114,6 +114,7 @@ typedef struct TxnBuffer
 	int			nkeys;
 	int			maxkeys;
 	bool		all_tables;		/* too many keys to keep */
+	bool		all_else;		/* one of the keys is CONFLICT_ALL */
 } TxnBuffer;
 
 /* Leader. */

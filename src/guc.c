@@ -123,6 +123,14 @@ guc_init(void)
 							 PGC_SIGHUP, GUC_NOT_IN_SAMPLE,
 							 NULL, NULL, NULL);
 
+	DefineCustomStringVariable("pgparrep.native_signature",
+							   "Signature sent to the publisher instead of this server's own.",
+							   "For testing only: with another one than the publisher's, values come as text.",
+							   &pgparrep_native_signature,
+							   "",
+							   PGC_SIGHUP, GUC_NOT_IN_SAMPLE,
+							   NULL, NULL, NULL);
+
 	DefineCustomIntVariable("pgparrep.parallel_decode_num",
 							"Processes that decode for a subscription on its publisher.",
 							"1: the walsender does it itself. Others are background workers there, of "
@@ -132,14 +140,6 @@ guc_init(void)
 							2, 1, MAX_PARALLEL_DECODE_NUM,
 							PGC_SIGHUP, 0,
 							NULL, NULL, NULL);
-	DefineCustomStringVariable("pgparrep.native_signature",
-							   "Signature sent to the publisher instead of this server's own.",
-							   "For testing only: with another one than the publisher's, values come as text.",
-							   &pgparrep_native_signature,
-							   "",
-							   PGC_SIGHUP, GUC_NOT_IN_SAMPLE,
-							   NULL, NULL, NULL);
-
 	DefineCustomEnumVariable("pgparrep.tuple_format",
 							 "Form in which a parallel subscription asks for values.",
 							 "auto: as stored, where both servers store the type alike, else as text. "

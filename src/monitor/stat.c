@@ -4,9 +4,10 @@
  *	  Functions behind the views pgparrep.stat_subscription and
  *	  pgparrep.stat_apply_worker.
  *
- * They read main shared memory.  Counters are read one by one without a lock,
- * so that watching costs the workers nothing; two columns of a row may be a
- * moment apart.
+ * They read main shared memory, under the lock that keeps slots from being
+ * taken and freed meanwhile.  That lock does not stop the counters, so that
+ * watching costs the workers nothing; two columns of a row may be a moment
+ * apart.
  *
  *-------------------------------------------------------------------------
  */

@@ -160,7 +160,7 @@ keyplan_init(void)
 	CacheRegisterSyscacheCallback(NAMESPACEOID, syscache_callback, (Datum) 0);
 }
 
-/* The domain of a table, which never goes away and never moves. */
+/* The domain of a table; stays where it is as long as the leader lives. */
 static DependDomain *
 get_domain(Oid relid)
 {

@@ -9,8 +9,8 @@
  * next commit sequence number, finds out which earlier ones it has to wait
  * for (keyplan.c, depend.c) and hands it to the workers (pool.c, order.c).
  * It reports progress to the publisher (feedback.c), looks after the tables
- * in initial copy, and does whatever else an apply worker does for its
- * subscription between transactions.
+ * in initial copy (tables.c), and does whatever else an apply worker does for
+ * its subscription between transactions.
  *
  * I1	The leader never waits for the commit of one certain transaction while
  *		it could read, and never stops reading on account of uncommitted work:

@@ -447,7 +447,7 @@ order_ungroup(Csn csn)
 }
 
 void
-order_publish(Csn first, Csn csn)
+order_publish(Csn first, Csn last)
 {
 	Csn			leader_wait;
 
@@ -457,13 +457,13 @@ order_publish(Csn first, Csn csn)
 	{
 		uint64		old = pg_atomic_read_u64(&order_pool->committed);
 
-		while (old < csn &&
-			   !pg_atomic_compare_exchange_u64(&order_pool->committed, &old, csn))
+		while (old < last &&
+			   !pg_atomic_compare_exchange_u64(&order_pool->committed, &old, last))
 			;
 	}
 #else
 	Assert(pg_atomic_read_u64(&order_pool->committed) == first - 1);
-	pg_atomic_write_u64(&order_pool->committed, csn);
+	pg_atomic_write_u64(&order_pool->committed, last);
 #endif
 	pg_memory_barrier();		/* I3 */
 
@@ -477,22 +477,21 @@ order_publish(Csn first, Csn csn)
 			WorkerSlot *slot = &Shared->workers[order_pool->workers[i]];
 			Csn			wait = pg_atomic_read_u64(&slot->wait_csn);
 
-			if (wait != 0 && wait <= csn)
+			if (wait != 0 && wait <= last)
 				shared_wake(slot->procno);
 		}
 	}
 	leader_wait = pg_atomic_read_u64(&order_pool->leader_wait_csn);
-	if (leader_wait != 0 && leader_wait <= csn &&
+	if (leader_wait != 0 && leader_wait <= last &&
 		pg_atomic_exchange_u64(&order_pool->leader_wait_csn, 0) != 0)
 		shared_wake(order_pool->leader_procno);
 }
 
 void
-order_fail(Csn csn, int sqlstate)
+order_fail(Csn csn)
 {
-	order_pool->failed_sqlstate = sqlstate;
-	pg_write_barrier();
 	pg_atomic_write_u64(&order_pool->failed_csn, csn);
+	pg_write_barrier();
 	pg_atomic_write_u32(&order_pool->stop, 1);
 	shared_wake(order_pool->leader_procno);
 }

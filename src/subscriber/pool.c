@@ -73,8 +73,7 @@ pool_create(RepOriginId origin, const char *origin_name)
 	dsa_pin_mapping(area);
 	CurrentResourceOwner = oldowner;
 
-	leader_slot = shared_take_leader_slot(MyLogicalRepWorker->subid,
-										  MyLogicalRepWorker->dbid);
+	leader_slot = shared_take_leader_slot(MyLogicalRepWorker->subid);
 
 	/* Runs before the callback that gives up our place as apply worker (I1). */
 	before_shmem_exit(pool_exit, (Datum) 0);

@@ -8,8 +8,10 @@
  * I1	A slot is free when its subid is InvalidOid.  Taking and freeing happen
  *		under SharedState.lock, by the leader only: a worker that died needs
  *		no cleanup of its own.
- * I2	Everything else in a slot is read without lock by views, so each field
- *		is atomic or written once before the slot is published.
+ * I2	Everything else in a slot is written by one process and read by others
+ *		without regard to it.  So each field is atomic, or set once: by the
+ *		leader before the slot is published, or, as pid and procno of a worker
+ *		are, from "not known yet" to its value by the worker when it starts.
  *
  *-------------------------------------------------------------------------
  */
@@ -98,7 +100,7 @@ shared_init(void)
  * worker that the server can run, so one is always free.
  */
 LeaderSlot *
-shared_take_leader_slot(Oid subid, Oid dbid)
+shared_take_leader_slot(Oid subid)
 {
 	LeaderSlot *slot = NULL;
 
@@ -121,7 +123,6 @@ shared_take_leader_slot(Oid subid, Oid dbid)
 			pg_atomic_init_u64(&slot->transactions, 0);
 			pg_atomic_init_u64(&slot->retries, 0);
 			pg_atomic_init_u64(&slot->yields, 0);
-			slot->dbid = dbid;
 			slot->pid = MyProcPid;
 			slot->subid = subid;
 			break;
@@ -196,6 +197,7 @@ shared_free_worker_slot(int slot)
 void
 shared_set_failed(Oid subid, XLogRecPtr commit_lsn)
 {
+	bool		forget = XLogRecPtrIsInvalid(commit_lsn);
 	FailedTxn  *entry = NULL;
 
 	LWLockAcquire(Shared->lock, LW_EXCLUSIVE);
@@ -212,10 +214,13 @@ shared_set_failed(Oid subid, XLogRecPtr commit_lsn)
 			entry = failed;
 	}
 	/* All taken by others, some of them perhaps dropped: it only saves work. */
-	if (entry == NULL)
+	if (entry == NULL && !forget)
 		entry = &Shared->failed[0];
-	entry->subid = XLogRecPtrIsInvalid(commit_lsn) ? InvalidOid : subid;
-	entry->commit_lsn = commit_lsn;
+	if (entry != NULL)
+	{
+		entry->subid = forget ? InvalidOid : subid;
+		entry->commit_lsn = commit_lsn;
+	}
 	LWLockRelease(Shared->lock);
 }
 

@@ -77,8 +77,8 @@ tables_in_copy(void)
 }
 
 /*
- * State of table sync of a relation, as of now.  Once a table is ready it
- * stays so until its row in pg_subscription_rel changes.
+ * Decides by the state of table sync as of now.  What was read of it holds
+ * until a row of pg_subscription_rel changes.
  */
 bool
 tables_apply(RelVersion *rel, TransactionId xid, XLogRecPtr commit_lsn)

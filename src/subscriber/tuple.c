@@ -153,7 +153,7 @@ terminate_values(RemoteRel *remote, RemoteTuple *tuple)
 /*
  * Reads an insert, update or delete into remote->newtup and oldtup.
  */
-Oid
+void
 tuple_parse(RemoteRel *remote, char type, char *body, int len, bool *has_old)
 {
 	Reader		r = {body, body + len};
@@ -194,8 +194,6 @@ tuple_parse(RemoteRel *remote, char type, char *body, int len, bool *has_old)
 		terminate_values(remote, &remote->oldtup);
 	if (has_new)
 		terminate_values(remote, &remote->newtup);
-
-	return remoteid;
 }
 
 static Datum

@@ -5,9 +5,10 @@
  *
  * The leader appends each change to its transaction's buffer as it arrives.
  * A buffer is a list of chunks in shared memory; beyond a limit its chunks go
- * to a temporary file of the leader's FileSet, in the same format, and only
- * the newest chunk stays in memory.  At the commit the buffer is handed to
- * whichever worker claims the transaction; workers only read it.
+ * to a temporary file of the leader's FileSet, in the same format, and from
+ * then on only the newest changes, a chunk at a time, are in memory.  At the
+ * commit the buffer is handed to whichever worker claims the transaction;
+ * workers only read it.
  *
  * Owns the chunks, the spill files and the table of uncommitted transactions.
  *
@@ -227,11 +228,17 @@ add_spill_key(TxnBuffer *txn, const ChangeRec *rec)
 	const uint64 *keys = change_keys(rec);
 	int			n = Max(rec->nkeys, 1);
 
-	/* TRUNCATE names no version here; it conflicts with all there is. */
-	if (txn->all_tables && rec->conflict != CONFLICT_ALL)
+	/*
+	 * What conflicts with all there is (TRUNCATE, which names no version here,
+	 * among others) says it once for the transaction.
+	 */
+	if (txn->all_else)
 		return;
-
-	if (txn->nkeys + n > MAX_SPILL_KEYS && rec->conflict != CONFLICT_ALL)
+	if (rec->conflict == CONFLICT_ALL)
+		txn->all_else = true;
+	else if (txn->all_tables)
+		return;
+	else if (txn->nkeys + n > MAX_SPILL_KEYS)
 	{
 		txn->all_tables = true;
 		return;
@@ -257,7 +264,7 @@ add_spill_key(TxnBuffer *txn, const ChangeRec *rec)
 
 /*
  * Writes what a transaction has in memory behind what it has in its file.
- * One empty chunk is kept for what follows.
+ * What follows gets a new chunk.
  */
 static void
 spill(TxnBuffer *txn)
@@ -345,7 +352,7 @@ txnbuf_get(TransactionId xid, bool create)
 	else
 		txn = dlist_container(TxnBuffer, node, dlist_pop_head_node(&unused));
 	memset(txn, 0, sizeof(*txn));
-	txn->xid = txn->subxid = xid;
+	txn->xid = xid;
 	txn->first = txn->last = InvalidDsaPointer;
 	dlist_push_tail(&cached, &txn->node);
 	ncached++;
@@ -435,7 +442,6 @@ txnbuf_subxact(TxnBuffer *txn, TransactionId subxid)
 	uint64		start = txn->bytes;
 	uint64		nchanges = txn->nchanges;
 
-	txn->subxid = subxid;
 	if (subxid == txn->xid)
 	{
 		txn->nsubxacts = 0;		/* only all can be undone from here on */

@@ -484,7 +484,7 @@ attempt(void)
 
 		if (counts)
 		{
-			order_fail(my_csn, sqlstate);
+			order_fail(my_csn);
 			order_set_state(WORKER_STOPPED);
 			pgstat_report_stat(true);
 			proc_exit(0);
