@@ -254,7 +254,8 @@ work(void)
 			pg_atomic_write_u32(&me->sleeping, 1);
 			pg_memory_barrier();
 			if (pg_atomic_read_u64(&shared->claimed) <
-				pg_atomic_read_u64(&shared->published) || must_leave())
+					pg_atomic_read_u64(&shared->published) ||
+				must_leave())
 			{
 				pg_atomic_write_u32(&me->sleeping, 0);
 				continue;
