@@ -153,6 +153,10 @@ sub plain_stream
 		last if $m->{type} eq 'k' && $m->{lsn} >= $end;
 	}
 	replication_status($client, $end, 0);
+	# before the connection goes, or the next stream begins with this one's messages
+	$node->poll_query_until('postgres',
+		"SELECT confirmed_flush_lsn - '0/0'::pg_lsn >= $end FROM pg_replication_slots WHERE slot_name = '$slot'")
+	  or die 'not confirmed';
 	close $client->{sock};
 	$node->poll_query_until('postgres',
 		'SELECT count(*) = 0 FROM pg_replication_slots WHERE active');
