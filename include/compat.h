@@ -28,22 +28,22 @@
 #include "storage/relfilelocator.h"
 #include "utils/relfilenumbermap.h"
 typedef RelFileLocator CompatFileNode;
-#define compat_node_spc(n)	((n).spcOid)
-#define compat_node_db(n)	((n).dbOid)
-#define compat_node_rel(n)	((n).relNumber)
+#define compat_node_spc(n) ((n).spcOid)
+#define compat_node_db(n) ((n).dbOid)
+#define compat_node_rel(n) ((n).relNumber)
 #define compat_relid_by_node(n) \
 	RelidByRelfilenumber((n).spcOid, (n).relNumber)
-#define compat_change_node(c)	((c)->data.tp.rlocator)
+#define compat_change_node(c) ((c)->data.tp.rlocator)
 #else
 #include "storage/relfilenode.h"
 #include "utils/relfilenodemap.h"
 typedef RelFileNode CompatFileNode;
-#define compat_node_spc(n)	((n).spcNode)
-#define compat_node_db(n)	((n).dbNode)
-#define compat_node_rel(n)	((n).relNode)
+#define compat_node_spc(n) ((n).spcNode)
+#define compat_node_db(n) ((n).dbNode)
+#define compat_node_rel(n) ((n).relNode)
 #define compat_relid_by_node(n) \
 	RelidByRelfilenode((n).spcNode, (n).relNode)
-#define compat_change_node(c)	((c)->data.tp.relnode)
+#define compat_change_node(c) ((c)->data.tp.relnode)
 #endif
 
 /* 16 dropped the unused xid. */
@@ -60,18 +60,18 @@ typedef RelFileNode CompatFileNode;
  * renamed the functions that allocate.
  */
 #if PG_VERSION_NUM >= 180000
-#define compat_alloc_change(rb)			ReorderBufferAllocChange(rb)
-#define compat_alloc_tuple(rb, len)		ReorderBufferAllocTupleBuf(rb, len)
+#define compat_alloc_change(rb) ReorderBufferAllocChange(rb)
+#define compat_alloc_tuple(rb, len) ReorderBufferAllocTupleBuf(rb, len)
 #else
-#define compat_alloc_change(rb)			ReorderBufferGetChange(rb)
-#define compat_alloc_tuple(rb, len)		ReorderBufferGetTupleBuf(rb, len)
+#define compat_alloc_change(rb) ReorderBufferGetChange(rb)
+#define compat_alloc_tuple(rb, len) ReorderBufferGetTupleBuf(rb, len)
 #endif
 #if PG_VERSION_NUM >= 170000
 typedef HeapTuple CompatChangeTuple;
-#define compat_change_tuple(t)	(t)
+#define compat_change_tuple(t) (t)
 #else
 typedef ReorderBufferTupleBuf *CompatChangeTuple;
-#define compat_change_tuple(t)	(&(t)->tuple)
+#define compat_change_tuple(t) (&(t)->tuple)
 #endif
 
 /* 18 publishes generated columns on demand. */
@@ -233,7 +233,8 @@ typedef ReorderBufferTupleBuf *CompatChangeTuple;
 /* 16 brought the subscription option origin. */
 #if PG_VERSION_NUM >= 160000
 #define compat_append_origin_option(buf, options, publisher_version) \
-	do { \
+	do \
+	{ \
 		if ((options)->proto.logical.origin && (publisher_version) >= 160000) \
 			appendStringInfo(buf, ", origin '%s'", (options)->proto.logical.origin); \
 	} while (0)

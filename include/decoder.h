@@ -22,10 +22,10 @@
 #include "publisher.h"
 #include "storage/proc.h"
 
-#define DECODER_MAGIC	0x70677064
+#define DECODER_MAGIC 0x70677064
 
 /* Room for the header of a CopyData message in front of a batch's output. */
-#define BATCH_HEAD_ROOM	64
+#define BATCH_HEAD_ROOM 64
 
 /*
  * A batch: who may touch it is a matter of its state.
@@ -123,7 +123,7 @@ static inline char *
 batch_input(DecoderShared *shared, uint64 seq)
 {
 	return (char *) shared + shared->areas +
-		(seq % shared->nbatches) * (shared->in_size + BATCH_HEAD_ROOM + shared->out_size);
+		   (seq % shared->nbatches) * (shared->in_size + BATCH_HEAD_ROOM + shared->out_size);
 }
 
 /* Behind the room for the header. */
@@ -160,7 +160,7 @@ typedef struct BatchItem
 	uint32		oldlen;
 } BatchItem;
 
-#define BATCH_ITEM_SIZE		MAXALIGN(sizeof(BatchItem))
+#define BATCH_ITEM_SIZE MAXALIGN(sizeof(BatchItem))
 
 /* batch.c */
 typedef struct Formatter Formatter;

@@ -24,39 +24,39 @@
 #include "lib/stringinfo.h"
 
 /* First byte of every frame. */
-#define FSTREAM_MARKER			'F'
+#define FSTREAM_MARKER 'F'
 
 /* Bytes before msgType: marker, xid, msgLen. */
-#define FSTREAM_HEADER_SIZE		9
+#define FSTREAM_HEADER_SIZE 9
 
 /*
  * Message types.  Those that pgoutput has too have the body that pgoutput
  * gives them outside of a streaming block.
  */
-#define FSTREAM_INSERT			'I'
-#define FSTREAM_UPDATE			'U'
-#define FSTREAM_DELETE			'D'
-#define FSTREAM_TRUNCATE		'T'
-#define FSTREAM_RELATION		'R' /* stream state, xid 0 */
-#define FSTREAM_TYPE			'Y' /* stream state, xid 0 */
-#define FSTREAM_MESSAGE			'M' /* xid 0 if not transactional */
-#define FSTREAM_COMMIT			'C'
-#define FSTREAM_SUBXACT			'X' /* ours: names the subtransaction */
-#define FSTREAM_ABORT			'A' /* ours: ends a (sub)transaction */
-#define FSTREAM_SYNC			'S' /* ours: do commits wait for the client? */
+#define FSTREAM_INSERT 'I'
+#define FSTREAM_UPDATE 'U'
+#define FSTREAM_DELETE 'D'
+#define FSTREAM_TRUNCATE 'T'
+#define FSTREAM_RELATION 'R'	/* stream state, xid 0 */
+#define FSTREAM_TYPE 'Y'		/* stream state, xid 0 */
+#define FSTREAM_MESSAGE 'M'		/* xid 0 if not transactional */
+#define FSTREAM_COMMIT 'C'
+#define FSTREAM_SUBXACT 'X'		/* ours: names the subtransaction */
+#define FSTREAM_ABORT 'A'		/* ours: ends a (sub)transaction */
+#define FSTREAM_SYNC 'S'		/* ours: do commits wait for the client? */
 
 /* Column kinds in the tuples of I, U and D. */
-#define FSTREAM_COL_NULL		'n'
-#define FSTREAM_COL_UNCHANGED	'u'
-#define FSTREAM_COL_TEXT		't'
-#define FSTREAM_COL_BINARY		'b'
-#define FSTREAM_COL_NATIVE		'd' /* ours: as stored; native.h */
+#define FSTREAM_COL_NULL 'n'
+#define FSTREAM_COL_UNCHANGED 'u'
+#define FSTREAM_COL_TEXT 't'
+#define FSTREAM_COL_BINARY 'b'
+#define FSTREAM_COL_NATIVE 'd'	/* ours: as stored; native.h */
 
 /* Body sizes of the messages of fixed length. */
-#define FSTREAM_COMMIT_SIZE		25	/* flags, commit_lsn, end_lsn, time */
-#define FSTREAM_SUBXACT_SIZE	4	/* subxid */
-#define FSTREAM_ABORT_SIZE		20	/* subxid, lsn, time */
-#define FSTREAM_SYNC_SIZE		1	/* boolean */
+#define FSTREAM_COMMIT_SIZE 25	/* flags, commit_lsn, end_lsn, time */
+#define FSTREAM_SUBXACT_SIZE 4	/* subxid */
+#define FSTREAM_ABORT_SIZE 20	/* subxid, lsn, time */
+#define FSTREAM_SYNC_SIZE 1		/* boolean */
 
 /*
  * Writing.  fstream_begin returns the offset of the frame in the buffer;

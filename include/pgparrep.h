@@ -22,8 +22,8 @@
 #define PGPARREP_MAX_WORKER_NUMBER 256
 
 /* Ranges of the output plugin's options */
-#define MAX_PARALLEL_DECODE_NUM		20
-#define MAX_MEMORY_OPTION_MB		(1024 * 1024)
+#define MAX_PARALLEL_DECODE_NUM 20
+#define MAX_MEMORY_OPTION_MB (1024 * 1024)
 
 /* guc.c */
 extern void guc_init(void);

@@ -141,7 +141,7 @@ typedef struct RelPlan
 typedef struct Held Held;
 
 /* Finds the out-of-line value of a pointer, or NULL: it is unchanged. */
-typedef struct varlena *(*ValueLookup) (void *arg, struct varlena *pointer);
+typedef struct varlena *(*ValueLookup)(void *arg, struct varlena *pointer);
 
 /* Why changes are left to core's reorder buffer. */
 typedef enum QueueReason
@@ -153,7 +153,7 @@ typedef enum QueueReason
 	QUEUE_OTHER					/* lookup failed, unknown records */
 } QueueReason;
 
-#define QUEUE_REASONS	(QUEUE_OTHER + 1)
+#define QUEUE_REASONS (QUEUE_OTHER + 1)
 
 /* An error that is raised if the (sub)transaction turns out to commit. */
 typedef struct DeferredError
@@ -218,9 +218,9 @@ typedef struct Publisher
 	int			frame;			/* offset of the frame being written */
 	StringInfo	header;			/* scratch */
 	XLogRecPtr	sent_position;	/* of the last message */
-	XLogRecPtr	covered;		/* every commit ending at or before it is in
+	XLogRecPtr covered;		  /* every commit ending at or before it is in
 								 * the batch or sent */
-	bool		uncovered;		/* the batch has output that covered lacks */
+	bool uncovered;				/* the batch has output that covered lacks */
 	bool		told_sync;		/* the client believes that commits wait */
 	XLogRecPtr	pending_lsn;	/* start of the first record in the batch */
 	TimestampTz pending_since;
@@ -296,7 +296,7 @@ extern void held_set_speculative(Publisher *pub, PubTxn *txn, TransactionId xid,
 extern HeapTuple held_speculative(PubTxn *txn);
 extern struct varlena *held_value(void *held, struct varlena *pointer);
 /* id and size, in front of a value that held_copy_values has copied */
-#define HELD_VALUE_HEADER	(2 * sizeof(uint32))
+#define HELD_VALUE_HEADER (2 * sizeof(uint32))
 extern Size held_values_size(Held *held, int *nvalues);
 extern void held_copy_values(Held *held, char *dst);
 extern Size held_size(PubTxn *txn);

@@ -147,7 +147,7 @@ typedef struct PoolTxn
 
 	/* Written by the worker that claimed it. */
 	pg_atomic_uint32 worker;	/* its slot + 1; 0 = not claimed */
-	XLogRecPtr	local_end;		/* end of local commit record, 0 if none;
+	XLogRecPtr local_end;	 /* end of local commit record, 0 if none;
 								 * before "committed" reaches the CSN */
 } PoolTxn;
 

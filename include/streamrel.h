@@ -19,7 +19,7 @@
 
 #include "shared.h"
 
-struct KeyPlan;
+struct		KeyPlan;
 
 typedef struct RelVersion
 {
@@ -56,7 +56,7 @@ extern void streamrel_pin(RelVersion *rel);
 extern void streamrel_unpin(RelVersion *rel);
 
 /* Calls back for every version there is. */
-extern void streamrel_foreach(void (*callback) (RelVersion *rel, void *arg),
+extern void streamrel_foreach(void (*callback)(RelVersion *rel, void *arg),
 							  void *arg);
 
 #endif							/* PGPARREP_STREAMREL_H */

@@ -76,7 +76,7 @@ typedef struct SpillKey
 	uint64		key;			/* only for CONFLICT_KEYS */
 } SpillKey;
 
-struct RelVersion;
+struct		RelVersion;
 
 /* How the leader finds the buffer of an uncommitted transaction. */
 typedef struct RemoteTxn

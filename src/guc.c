@@ -28,12 +28,11 @@ int			pgparrep_parallel_decode_num = 2;
 int			pgparrep_tuple_format = TUPLE_FORMAT_AUTO;
 
 static const struct config_enum_entry tuple_formats[] =
-{
-	{"auto", TUPLE_FORMAT_AUTO, false},
-	{"text", TUPLE_FORMAT_TEXT, false},
-	{"binary", TUPLE_FORMAT_BINARY, false},
-	{NULL, 0, false}
-};
+	{
+		{"auto", TUPLE_FORMAT_AUTO, false},
+		{"text", TUPLE_FORMAT_TEXT, false},
+		{"binary", TUPLE_FORMAT_BINARY, false},
+		{NULL, 0, false}};
 
 void
 guc_init(void)

@@ -25,7 +25,7 @@ $node->safe_psql(
 	CREATE TABLE typed (id int PRIMARY KEY, d dom, r regclass, m money, v varchar(5));
 	CREATE PUBLICATION p FOR ALL TABLES});
 $node->safe_psql('postgres', 'ALTER TABLE many ALTER l SET COMPRESSION lz4') if $lz4;
-my @slots = qw(s1 s2 s3 s4 s5 s6 s7 s8 s9);
+my @slots = qw(s1 s2 s3 s4 s5 s6 s7 s8 s9 s10);
 $node->safe_psql('postgres', "SELECT pg_create_logical_replication_slot('$_', 'pgparrep')") for @slots;
 $node->safe_psql(
 	'postgres', q{
@@ -107,6 +107,12 @@ is(substr($t[1][6][1], 4), 'l' x 10000, 'lz4 is decompressed for who cannot') if
 
 is(kinds(tuples(receive('s7', 'native-signature' => $signature, binary => 'true'))) =~ tr/d//, 0, 'binary wins');
 is(kinds(tuples(receive('s8'))), 'tt ttttttttt ttttttttu ttttt', 'text for who does not ask');
+
+{
+	local $ENV{PGCLIENTENCODING} = $same =~ /UTF8$/ ? 'LATIN1' : 'UTF8';
+	is(kinds(tuples(receive('s10', 'native-signature' => $signature))),
+		'tt ttttttttt ttttttttu ttttt', 'text for a client of another encoding');
+}
 
 my $sql = $node->safe_psql('postgres',
 	"SELECT string_agg(encode(data, 'hex'), '') FROM pg_logical_slot_get_binary_changes('s9', NULL, NULL, "

@@ -106,26 +106,30 @@ main(void)
 
 	fstream_reader_init(&reader, buf.data, buf.len);
 	ok(fstream_next(&reader, &frame) == FSTREAM_OK && frame.xid == 700 &&
-	   frame.type == FSTREAM_INSERT && fstream_get_row(&frame, &row) &&
-	   row.relid == 16384 && row.oldkind == 0 && row.has_new &&
-	   row.newtup.ncols == 3, "an insert");
+		   frame.type == FSTREAM_INSERT && fstream_get_row(&frame, &row) &&
+		   row.relid == 16384 && row.oldkind == 0 && row.has_new &&
+		   row.newtup.ncols == 3,
+	   "an insert");
 	ok(fstream_next_column(&row.newtup, &column) && column.kind == 'n' &&
-	   fstream_next_column(&row.newtup, &column) && column.kind == 'u' &&
-	   fstream_next_column(&row.newtup, &column) && column.kind == 't' &&
-	   column.len == 2 && memcmp(column.data, "ab", 2) == 0 &&
-	   !fstream_next_column(&row.newtup, &column), "its columns");
+		   fstream_next_column(&row.newtup, &column) && column.kind == 'u' &&
+		   fstream_next_column(&row.newtup, &column) && column.kind == 't' &&
+		   column.len == 2 && memcmp(column.data, "ab", 2) == 0 &&
+		   !fstream_next_column(&row.newtup, &column),
+	   "its columns");
 	ok(fstream_next(&reader, &frame) == FSTREAM_OK &&
-	   fstream_get_subxact(&frame, &subxid) && subxid == 701,
+		   fstream_get_subxact(&frame, &subxid) && subxid == 701,
 	   "start of a subtransaction");
 	ok(fstream_next(&reader, &frame) == FSTREAM_OK, "another insert");
 	ok(fstream_next(&reader, &frame) == FSTREAM_OK &&
-	   fstream_get_abort(&frame, &abort) && abort.subxid == 701 &&
-	   abort.lsn == 0x100 && abort.time == 5, "an abort");
+		   fstream_get_abort(&frame, &abort) && abort.subxid == 701 &&
+		   abort.lsn == 0x100 && abort.time == 5,
+	   "an abort");
 	ok(fstream_next(&reader, &frame) == FSTREAM_OK &&
-	   fstream_get_commit(&frame, &commit) &&
-	   commit.commit_lsn == UINT64CONST(0x1122334455667788) &&
-	   commit.end_lsn == UINT64CONST(0x1122334455667799) &&
-	   commit.commit_time == -42, "a commit");
+		   fstream_get_commit(&frame, &commit) &&
+		   commit.commit_lsn == UINT64CONST(0x1122334455667788) &&
+		   commit.end_lsn == UINT64CONST(0x1122334455667799) &&
+		   commit.commit_time == -42,
+	   "a commit");
 	ok(fstream_next(&reader, &frame) == FSTREAM_DONE, "the end");
 
 	/*

@@ -71,8 +71,8 @@ test_fixed(void)
 {
 	char		zeros[64] = {0};
 	static const Oid oids[] = {BOOLOID, INT2OID, INT4OID, INT8OID, OIDOID, CHAROID,
-		FLOAT4OID, FLOAT8OID, DATEOID, TIMEOID, TIMETZOID, TIMESTAMPOID,
-		TIMESTAMPTZOID, INTERVALOID, UUIDOID, MACADDROID, MACADDR8OID};
+							   FLOAT4OID, FLOAT8OID, DATEOID, TIMEOID, TIMETZOID, TIMESTAMPOID,
+							   TIMESTAMPTZOID, INTERVALOID, UUIDOID, MACADDROID, MACADDR8OID};
 	bool		good = true;
 	bool		bad = true;
 	char		two = 2;
@@ -82,7 +82,7 @@ test_fixed(void)
 	{
 		int64		time;
 		int32		zone;
-	}			timetz = {0, 0};
+	} timetz = {0, 0};
 
 	for (int i = 0; i < lengthof(oids); i++)
 	{
@@ -108,15 +108,16 @@ test_fixed(void)
 	timetz.zone = 57600;
 	ok(fault(TIMETZOID, &timetz, 12) != NULL, "time zone out of range");
 	ok(native_type(JSONBOID) == NULL && native_type(MONEYOID) == NULL &&
-	   native_type(REGCLASSOID) == NULL && native_type(ACLITEMOID) == NULL &&
-	   native_type(100000) == NULL, "types that never are native");
+		   native_type(REGCLASSOID) == NULL && native_type(ACLITEMOID) == NULL &&
+		   native_type(100000) == NULL,
+	   "types that never are native");
 }
 
 static void
 test_headers(void)
 {
 	static const Oid oids[] = {TEXTOID, VARCHAROID, BPCHAROID, BYTEAOID, NUMERICOID,
-		BITOID, VARBITOID, INETOID, CIDROID, INT4ARRAYOID, TEXTARRAYOID};
+							   BITOID, VARBITOID, INETOID, CIDROID, INT4ARRAYOID, TEXTARRAYOID};
 	char		buf[200];
 	bool		lies = true;
 	NativeValue value;
@@ -155,7 +156,8 @@ test_headers(void)
 	SET_VARSIZE_COMPRESSED(buf, 100);
 	((varattrib_4b *) buf)->va_compressed.va_tcinfo = 400;
 	ok(native_outer_fault(text, buf, 100, &value) == NULL && value.compressed &&
-	   !value.lz4 && value.rawlen == 400 && value.len == 92, "compressed header");
+		   !value.lz4 && value.rawlen == 400 && value.len == 92,
+	   "compressed header");
 	((varattrib_4b *) buf)->va_compressed.va_tcinfo = 400 | (1U << 30);
 	ok(native_outer_fault(text, buf, 100, &value) == NULL && value.lz4, "lz4");
 	((varattrib_4b *) buf)->va_compressed.va_tcinfo = 400 | (2U << 30);
@@ -301,7 +303,7 @@ test_damage(void)
 {
 	static uint64 state = 4711;
 	static const Oid oids[] = {TEXTARRAYOID, NUMERICARRAYOID, INT8ARRAYOID,
-		BOOLARRAYOID, NUMERICOID, INETARRAYOID, VARBITARRAYOID, BYTEAOID};
+							   BOOLARRAYOID, NUMERICOID, INETARRAYOID, VARBITARRAYOID, BYTEAOID};
 	int			passed = 0;
 
 	for (int i = 0; i < 300000; i++)
@@ -347,8 +349,9 @@ test_agreement(void)
 	ok(a.agreed && !a.lz4 && a.interval, "no abilities");
 	native_agree("1,le;infinite-interval,", "1,le;lz4,", &a);
 	ok(a.agreed && a.lz4 && !native_agreed_type(&a, native_type(INTERVALOID)) &&
-	   !native_agreed_type(&a, native_type(INTERVALARRAYOID)) &&
-	   native_agreed_type(&a, native_type(INT4OID)), "intervals differ");
+		   !native_agreed_type(&a, native_type(INTERVALARRAYOID)) &&
+		   native_agreed_type(&a, native_type(INT4OID)),
+	   "intervals differ");
 	native_agree("1,le;", "1,le,x;", &a);
 	ok(!a.agreed, "longer signature");
 }
@@ -362,7 +365,8 @@ test_typmods(void)
 	size_t		len = sizeof(body) - 1;
 
 	ok(fstream_get_typmods(body, len, 2, typmods) && typmods[0] == -1 &&
-	   typmods[1] == 14, "type modifiers of a relation");
+		   typmods[1] == 14,
+	   "type modifiers of a relation");
 	for (size_t i = 0; i < len; i++)
 	{
 		char	   *copy = malloc(Max(i, 1));

@@ -21,7 +21,7 @@
 #include "utils/builtins.h"
 #include "utils/pg_lsn.h"
 
-#define DECODER_COLUMNS		(12 + QUEUE_REASONS)
+#define DECODER_COLUMNS (12 + QUEUE_REASONS)
 
 PG_FUNCTION_INFO_V1(pgparrep_stat_get_decoder);
 

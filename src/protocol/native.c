@@ -42,80 +42,80 @@
 #include "native.h"
 
 /* Version of the list below and of the form of values. */
-#define NATIVE_RULES	1
+#define NATIVE_RULES 1
 
 /*
  * No algorithm makes more than so many bytes out of one: pglz up to 87, lz4 up
  * to 255.  More is a peer that wants us to allocate memory.
  */
-#define MAX_EXPANSION	256
+#define MAX_EXPANSION 256
 
 /* Of the stored numeric; numeric.c keeps these to itself. */
-#define NUMERIC_KIND_MASK		0xC000
-#define NUMERIC_KIND_NEGATIVE	0x4000
-#define NUMERIC_KIND_SHORT		0x8000
-#define NUMERIC_KIND_SPECIAL	0xC000
-#define NUMERIC_IS_NAN			0xC000
-#define NUMERIC_IS_PINF			0xD000
-#define NUMERIC_IS_NINF			0xF000
-#define NUMERIC_SHORT_NEGATIVE	0x2000
-#define NUMERIC_SHORT_WEIGHT	0x007F
-#define NUMERIC_BASE			10000
+#define NUMERIC_KIND_MASK 0xC000
+#define NUMERIC_KIND_NEGATIVE 0x4000
+#define NUMERIC_KIND_SHORT 0x8000
+#define NUMERIC_KIND_SPECIAL 0xC000
+#define NUMERIC_IS_NAN 0xC000
+#define NUMERIC_IS_PINF 0xD000
+#define NUMERIC_IS_NINF 0xF000
+#define NUMERIC_SHORT_NEGATIVE 0x2000
+#define NUMERIC_SHORT_WEIGHT 0x007F
+#define NUMERIC_BASE 10000
 
 static const NativeType types[] =
-{
-	{INT4OID, 0, 4, true, 'i', NATIVE_ANY},
-	{INT8OID, 0, 8, FLOAT8PASSBYVAL, 'd', NATIVE_ANY},
-	{TEXTOID, 0, -1, false, 'i', NATIVE_TEXT},
-	{VARCHAROID, 0, -1, false, 'i', NATIVE_TEXT},
-	{BPCHAROID, 0, -1, false, 'i', NATIVE_TEXT},
-	{NUMERICOID, 0, -1, false, 'i', NATIVE_NUMERIC},
-	{TIMESTAMPOID, 0, 8, FLOAT8PASSBYVAL, 'd', NATIVE_TIMESTAMP},
-	{TIMESTAMPTZOID, 0, 8, FLOAT8PASSBYVAL, 'd', NATIVE_TIMESTAMP},
-	{BOOLOID, 0, 1, true, 'c', NATIVE_BOOL},
-	{BYTEAOID, 0, -1, false, 'i', NATIVE_ANY},
-	{CHAROID, 0, 1, true, 'c', NATIVE_ANY},
-	{INT2OID, 0, 2, true, 's', NATIVE_ANY},
-	{OIDOID, 0, 4, true, 'i', NATIVE_ANY},
-	{FLOAT4OID, 0, 4, true, 'i', NATIVE_ANY},
-	{FLOAT8OID, 0, 8, FLOAT8PASSBYVAL, 'd', NATIVE_ANY},
-	{DATEOID, 0, 4, true, 'i', NATIVE_DATE},
-	{TIMEOID, 0, 8, FLOAT8PASSBYVAL, 'd', NATIVE_TIME},
-	{TIMETZOID, 0, 12, false, 'd', NATIVE_TIMETZ},
-	{INTERVALOID, 0, 16, false, 'd', NATIVE_ANY},
-	{UUIDOID, 0, 16, false, 'c', NATIVE_ANY},
-	{BITOID, 0, -1, false, 'i', NATIVE_BIT},
-	{VARBITOID, 0, -1, false, 'i', NATIVE_BIT},
-	{INETOID, 0, -1, false, 'i', NATIVE_INET},
-	{CIDROID, 0, -1, false, 'i', NATIVE_CIDR},
-	{MACADDROID, 0, 6, false, 'i', NATIVE_ANY},
-	{MACADDR8OID, 0, 8, false, 'i', NATIVE_ANY},
+	{
+		{INT4OID, 0, 4, true, 'i', NATIVE_ANY},
+		{INT8OID, 0, 8, FLOAT8PASSBYVAL, 'd', NATIVE_ANY},
+		{TEXTOID, 0, -1, false, 'i', NATIVE_TEXT},
+		{VARCHAROID, 0, -1, false, 'i', NATIVE_TEXT},
+		{BPCHAROID, 0, -1, false, 'i', NATIVE_TEXT},
+		{NUMERICOID, 0, -1, false, 'i', NATIVE_NUMERIC},
+		{TIMESTAMPOID, 0, 8, FLOAT8PASSBYVAL, 'd', NATIVE_TIMESTAMP},
+		{TIMESTAMPTZOID, 0, 8, FLOAT8PASSBYVAL, 'd', NATIVE_TIMESTAMP},
+		{BOOLOID, 0, 1, true, 'c', NATIVE_BOOL},
+		{BYTEAOID, 0, -1, false, 'i', NATIVE_ANY},
+		{CHAROID, 0, 1, true, 'c', NATIVE_ANY},
+		{INT2OID, 0, 2, true, 's', NATIVE_ANY},
+		{OIDOID, 0, 4, true, 'i', NATIVE_ANY},
+		{FLOAT4OID, 0, 4, true, 'i', NATIVE_ANY},
+		{FLOAT8OID, 0, 8, FLOAT8PASSBYVAL, 'd', NATIVE_ANY},
+		{DATEOID, 0, 4, true, 'i', NATIVE_DATE},
+		{TIMEOID, 0, 8, FLOAT8PASSBYVAL, 'd', NATIVE_TIME},
+		{TIMETZOID, 0, 12, false, 'd', NATIVE_TIMETZ},
+		{INTERVALOID, 0, 16, false, 'd', NATIVE_ANY},
+		{UUIDOID, 0, 16, false, 'c', NATIVE_ANY},
+		{BITOID, 0, -1, false, 'i', NATIVE_BIT},
+		{VARBITOID, 0, -1, false, 'i', NATIVE_BIT},
+		{INETOID, 0, -1, false, 'i', NATIVE_INET},
+		{CIDROID, 0, -1, false, 'i', NATIVE_CIDR},
+		{MACADDROID, 0, 6, false, 'i', NATIVE_ANY},
+		{MACADDR8OID, 0, 8, false, 'i', NATIVE_ANY},
 
-	{INT4ARRAYOID, INT4OID, -1, false, 'i', NATIVE_ARRAY},
-	{INT8ARRAYOID, INT8OID, -1, false, 'd', NATIVE_ARRAY},
-	{TEXTARRAYOID, TEXTOID, -1, false, 'i', NATIVE_ARRAY},
-	{VARCHARARRAYOID, VARCHAROID, -1, false, 'i', NATIVE_ARRAY},
-	{BPCHARARRAYOID, BPCHAROID, -1, false, 'i', NATIVE_ARRAY},
-	{NUMERICARRAYOID, NUMERICOID, -1, false, 'i', NATIVE_ARRAY},
-	{TIMESTAMPARRAYOID, TIMESTAMPOID, -1, false, 'd', NATIVE_ARRAY},
-	{TIMESTAMPTZARRAYOID, TIMESTAMPTZOID, -1, false, 'd', NATIVE_ARRAY},
-	{BOOLARRAYOID, BOOLOID, -1, false, 'i', NATIVE_ARRAY},
-	{BYTEAARRAYOID, BYTEAOID, -1, false, 'i', NATIVE_ARRAY},
-	{INT2ARRAYOID, INT2OID, -1, false, 'i', NATIVE_ARRAY},
-	{OIDARRAYOID, OIDOID, -1, false, 'i', NATIVE_ARRAY},
-	{FLOAT4ARRAYOID, FLOAT4OID, -1, false, 'i', NATIVE_ARRAY},
-	{FLOAT8ARRAYOID, FLOAT8OID, -1, false, 'd', NATIVE_ARRAY},
-	{DATEARRAYOID, DATEOID, -1, false, 'i', NATIVE_ARRAY},
-	{TIMEARRAYOID, TIMEOID, -1, false, 'd', NATIVE_ARRAY},
-	{TIMETZARRAYOID, TIMETZOID, -1, false, 'd', NATIVE_ARRAY},
-	{INTERVALARRAYOID, INTERVALOID, -1, false, 'd', NATIVE_ARRAY},
-	{UUIDARRAYOID, UUIDOID, -1, false, 'i', NATIVE_ARRAY},
-	{BITARRAYOID, BITOID, -1, false, 'i', NATIVE_ARRAY},
-	{VARBITARRAYOID, VARBITOID, -1, false, 'i', NATIVE_ARRAY},
-	{INETARRAYOID, INETOID, -1, false, 'i', NATIVE_ARRAY},
-	{CIDRARRAYOID, CIDROID, -1, false, 'i', NATIVE_ARRAY},
-	{MACADDRARRAYOID, MACADDROID, -1, false, 'i', NATIVE_ARRAY},
-	{MACADDR8ARRAYOID, MACADDR8OID, -1, false, 'i', NATIVE_ARRAY},
+		{INT4ARRAYOID, INT4OID, -1, false, 'i', NATIVE_ARRAY},
+		{INT8ARRAYOID, INT8OID, -1, false, 'd', NATIVE_ARRAY},
+		{TEXTARRAYOID, TEXTOID, -1, false, 'i', NATIVE_ARRAY},
+		{VARCHARARRAYOID, VARCHAROID, -1, false, 'i', NATIVE_ARRAY},
+		{BPCHARARRAYOID, BPCHAROID, -1, false, 'i', NATIVE_ARRAY},
+		{NUMERICARRAYOID, NUMERICOID, -1, false, 'i', NATIVE_ARRAY},
+		{TIMESTAMPARRAYOID, TIMESTAMPOID, -1, false, 'd', NATIVE_ARRAY},
+		{TIMESTAMPTZARRAYOID, TIMESTAMPTZOID, -1, false, 'd', NATIVE_ARRAY},
+		{BOOLARRAYOID, BOOLOID, -1, false, 'i', NATIVE_ARRAY},
+		{BYTEAARRAYOID, BYTEAOID, -1, false, 'i', NATIVE_ARRAY},
+		{INT2ARRAYOID, INT2OID, -1, false, 'i', NATIVE_ARRAY},
+		{OIDARRAYOID, OIDOID, -1, false, 'i', NATIVE_ARRAY},
+		{FLOAT4ARRAYOID, FLOAT4OID, -1, false, 'i', NATIVE_ARRAY},
+		{FLOAT8ARRAYOID, FLOAT8OID, -1, false, 'd', NATIVE_ARRAY},
+		{DATEARRAYOID, DATEOID, -1, false, 'i', NATIVE_ARRAY},
+		{TIMEARRAYOID, TIMEOID, -1, false, 'd', NATIVE_ARRAY},
+		{TIMETZARRAYOID, TIMETZOID, -1, false, 'd', NATIVE_ARRAY},
+		{INTERVALARRAYOID, INTERVALOID, -1, false, 'd', NATIVE_ARRAY},
+		{UUIDARRAYOID, UUIDOID, -1, false, 'i', NATIVE_ARRAY},
+		{BITARRAYOID, BITOID, -1, false, 'i', NATIVE_ARRAY},
+		{VARBITARRAYOID, VARBITOID, -1, false, 'i', NATIVE_ARRAY},
+		{INETARRAYOID, INETOID, -1, false, 'i', NATIVE_ARRAY},
+		{CIDRARRAYOID, CIDROID, -1, false, 'i', NATIVE_ARRAY},
+		{MACADDRARRAYOID, MACADDROID, -1, false, 'i', NATIVE_ARRAY},
+		{MACADDR8ARRAYOID, MACADDR8OID, -1, false, 'i', NATIVE_ARRAY},
 };
 
 const NativeType *
@@ -162,7 +162,7 @@ native_signature(int encoding)
 #else
 					""
 #endif
-		);
+	);
 }
 
 /* Is the word, with a comma behind it, in the second part of a signature? */
@@ -182,7 +182,7 @@ native_agree(const char *own, const char *peer, NativeAgreement *agreement)
 	agreement->agreed = strcspn(peer, ";") == len && strncmp(own, peer, len) == 0;
 	agreement->lz4 = has_feature(peer, "lz4,");
 	agreement->interval = has_feature(own, "infinite-interval,") ==
-		has_feature(peer, "infinite-interval,");
+						  has_feature(peer, "infinite-interval,");
 }
 
 bool
@@ -235,7 +235,7 @@ native_outer_fault(const NativeType *type, const char *data, size_t len,
 	{
 		varattrib_4b header;
 		char		bytes[sizeof(varattrib_4b)];
-	}			copy;
+	} copy;
 
 	value->compressed = false;
 	value->lz4 = false;

@@ -32,7 +32,7 @@
 #include "utils/memutils.h"
 
 /* More versions than this are dropped together; DDL makes them slowly. */
-#define MAX_VERSIONS	1000
+#define MAX_VERSIONS 1000
 
 /* In a plan's blob, one after the other. */
 typedef struct BlobHead
@@ -112,7 +112,7 @@ plan_make_blob(RelPlan *plan)
 		ba.attbyval = att->attbyval;
 		ba.attalign = att->attalign;
 		ba.missing = head.has_missing && att->atthasmissing &&
-			constr->missing[i].am_present;
+					 constr->missing[i].am_present;
 		appendBinaryStringInfo(&buf, (char *) &ba, sizeof(ba));
 	}
 
@@ -455,9 +455,9 @@ batch_row_size(HeapTuple newtup, HeapTuple oldtup, Held *held)
 	int			nvalues;
 
 	return BATCH_ITEM_SIZE +
-		(newtup != NULL ? MAXALIGN(newtup->t_len) : 0) +
-		(oldtup != NULL ? MAXALIGN(oldtup->t_len) : 0) +
-		(newtup != NULL ? held_values_size(held, &nvalues) : 0);
+		   (newtup != NULL ? MAXALIGN(newtup->t_len) : 0) +
+		   (oldtup != NULL ? MAXALIGN(oldtup->t_len) : 0) +
+		   (newtup != NULL ? held_values_size(held, &nvalues) : 0);
 }
 
 void

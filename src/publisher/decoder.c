@@ -180,8 +180,38 @@ do_batch(Formatter *fmt, uint64 seq, StringInfo out, MemoryContext rowcxt)
 	return ship(out, true);
 }
 
-/* Not inlined, or gcc warns that the setjmp in work() could clobber its variable. */
-static pg_noinline bool
+/*
+ * The same, and an error gives the batch up.  (I2)
+ */
+static bool
+try_batch(Formatter *fmt, uint64 seq, StringInfo out, MemoryContext rowcxt)
+{
+	volatile bool go_on = true;
+
+	PG_TRY();
+	{
+		go_on = do_batch(fmt, seq, out, rowcxt);
+		if (go_on)
+			claimed_batch = NULL;
+	}
+	PG_CATCH();
+	{
+		/* It is no error yet: the work may be rolled back. */
+		MemoryContextSwitchTo(rowcxt);
+		HOLD_INTERRUPTS();
+		FlushErrorState();
+		AbortOutOfAnyTransaction();
+		MemoryContextSwitchTo(rowcxt);
+		MemoryContextReset(rowcxt);
+		fail_batch();
+		RESUME_INTERRUPTS();
+	}
+	PG_END_TRY();
+
+	return go_on;
+}
+
+static bool
 claim(uint64 *seq)
 {
 	uint64		next = pg_atomic_read_u64(&shared->claimed);
@@ -216,7 +246,7 @@ work(void)
 	while (!must_leave())
 	{
 		uint64		seq;
-		volatile bool go_on = true;
+		bool		go_on;
 
 		if (!claim(&seq))
 		{
@@ -224,7 +254,8 @@ work(void)
 			pg_atomic_write_u32(&me->sleeping, 1);
 			pg_memory_barrier();
 			if (pg_atomic_read_u64(&shared->claimed) <
-				pg_atomic_read_u64(&shared->published) || must_leave())
+					pg_atomic_read_u64(&shared->published) ||
+				must_leave())
 			{
 				pg_atomic_write_u32(&me->sleeping, 0);
 				continue;
@@ -241,27 +272,7 @@ work(void)
 		claimed_output = batch_output(shared, seq);
 		claimed_batch->decoder = my_number;
 		pg_atomic_write_u32(&me->state, DECODER_WORKING);
-
-		PG_TRY();
-		{
-			go_on = do_batch(fmt, seq, &out, rowcxt);
-			claimed_batch = go_on ? NULL : claimed_batch;
-		}
-		PG_CATCH();
-		{
-			/* I2.  It is no error yet: the work may be rolled back. */
-			MemoryContextSwitchTo(rowcxt);
-			HOLD_INTERRUPTS();
-			elog(DEBUG1, "decoder leaves a batch to the walsender");
-			FlushErrorState();
-			AbortOutOfAnyTransaction();
-			MemoryContextSwitchTo(rowcxt);
-			MemoryContextReset(rowcxt);
-			fail_batch();
-			RESUME_INTERRUPTS();
-		}
-		PG_END_TRY();
-
+		go_on = try_batch(fmt, seq, &out, rowcxt);
 		pg_atomic_fetch_add_u64(&me->batches, 1);
 
 		/* A huge row has made it large. */

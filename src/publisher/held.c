@@ -24,7 +24,7 @@
 #include "publisher.h"
 #include "utils/memutils.h"
 
-#define VALUE_BUCKETS	64		/* most rows have one or two values */
+#define VALUE_BUCKETS 64		/* most rows have one or two values */
 
 typedef struct HeldChange
 {

@@ -48,7 +48,7 @@
  * When so many relations are known, start anew: a server that creates and drops
  * partitions for months must not make us grow for ever.
  */
-#define MAX_PLANS	20000
+#define MAX_PLANS 20000
 
 typedef struct NodeEntry
 {
@@ -179,14 +179,14 @@ static inline bool
 plan_is_valid(RelPlan *plan)
 {
 	return plan->valid && plan->epoch == plan_epoch &&
-		(!plan->user_types || plan->type_epoch == type_epoch);
+		   (!plan->user_types || plan->type_epoch == type_epoch);
 }
 
 static inline bool
 same_node(CompatFileNode a, CompatFileNode b)
 {
 	return compat_node_rel(a) == compat_node_rel(b) &&
-		compat_node_spc(a) == compat_node_spc(b);
+		   compat_node_spc(a) == compat_node_spc(b);
 }
 
 /*
@@ -197,7 +197,7 @@ static RelPlan *
 resolve(Publisher *pub, CompatFileNode node, TransactionId xid)
 {
 	MemoryContext oldcxt = CurrentMemoryContext;
-	RelPlan    *volatile result = NULL;
+	RelPlan *volatile result = NULL;
 
 	PG_TRY();
 	{

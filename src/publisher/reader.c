@@ -256,8 +256,9 @@ stream_row(Publisher *pub, XLogReaderState *r, PubTxn *txn, CompatFileNode node,
 		return true;
 
 	wanted = plan->kind != PLAN_IGNORE &&
-		(type == FSTREAM_INSERT ? plan->pubinsert :
-		 type == FSTREAM_UPDATE ? plan->pubupdate : plan->pubdelete);
+			 (type == FSTREAM_INSERT ? plan->pubinsert :
+			  type == FSTREAM_UPDATE ? plan->pubupdate :
+									   plan->pubdelete);
 
 	if (wanted && plan->kind == PLAN_QUEUE)
 	{
@@ -477,7 +478,7 @@ filter_heap2(Publisher *pub, XLogReaderState *r)
 
 		/* The chunks of all rows came first. */
 		last = i + 1 == xlrec->ntuples &&
-			(xlrec->flags & XLH_INSERT_LAST_IN_MULTI) != 0;
+			   (xlrec->flags & XLH_INSERT_LAST_IN_MULTI) != 0;
 
 		/*
 		 * Only the first row can be refused: no invalidation is executed
@@ -544,9 +545,11 @@ filter_commit(Publisher *pub, XLogReaderState *r, bool unwanted)
 
 	ParseCommitRecord(XLogRecGetInfo(r), (xl_xact_commit *) XLogRecGetData(r), &parsed);
 	xid = TransactionIdIsValid(parsed.twophase_xid) ?
-		parsed.twophase_xid : XLogRecGetXid(r);
+			  parsed.twophase_xid :
+			  XLogRecGetXid(r);
 	time = (parsed.xinfo & XACT_XINFO_HAS_ORIGIN) != 0 ?
-		parsed.origin_timestamp : parsed.xact_time;
+			   parsed.origin_timestamp :
+			   parsed.xact_time;
 
 	txn = txn_find(pub, xid);
 
@@ -596,9 +599,11 @@ filter_abort(Publisher *pub, XLogReaderState *r)
 
 	ParseAbortRecord(XLogRecGetInfo(r), (xl_xact_abort *) XLogRecGetData(r), &parsed);
 	xid = TransactionIdIsValid(parsed.twophase_xid) ?
-		parsed.twophase_xid : XLogRecGetXid(r);
+			  parsed.twophase_xid :
+			  XLogRecGetXid(r);
 	time = (parsed.xinfo & XACT_XINFO_HAS_ORIGIN) != 0 ?
-		parsed.origin_timestamp : parsed.xact_time;
+			   parsed.origin_timestamp :
+			   parsed.xact_time;
 
 	/* The end of a whole transaction covers its subtransactions. */
 	if (txn_find(pub, xid) == NULL)

@@ -67,27 +67,27 @@
  * A batch is published when it has this much: enough to make handing over
  * cheap, little enough to have several in flight soon.
  */
-#define BATCH_TARGET		(32 * 1024)
+#define BATCH_TARGET (32 * 1024)
 
 /*
  * Size of each area of a batch if memory is not bounded, and the least that
  * makes sense.  A row that does not fit is formatted by the walsender, alone.
  */
-#define AREA_SIZE			(256 * 1024)
-#define MIN_AREA_SIZE		(16 * 1024)
+#define AREA_SIZE (256 * 1024)
+#define MIN_AREA_SIZE (16 * 1024)
 
 /* Batches per decoder, and some for the walsender to fill and to send. */
-#define BATCHES_PER_DECODER	2
-#define SPARE_BATCHES		2
+#define BATCHES_PER_DECODER 2
+#define SPARE_BATCHES 2
 
 /*
  * The reader is behind if so much WAL is there already.  With less, handing over
  * would only delay it.
  */
-#define BEHIND				(64 * 1024)
+#define BEHIND (64 * 1024)
 
 /* A batch must not wait longer for company while there is little to send. */
-#define MAX_OPEN_MS			10
+#define MAX_OPEN_MS 10
 
 /* Settings of the session that show in values. */
 typedef struct Settings
@@ -835,7 +835,8 @@ ring_note_page(Publisher *pub, XLogRecPtr page)
 
 	if (page + BEHIND > pub->known_flush)
 		pub->known_flush = RecoveryInProgress() ?
-			GetXLogReplayRecPtr(NULL) : GetFlushRecPtr(NULL);
+							   GetXLogReplayRecPtr(NULL) :
+							   GetFlushRecPtr(NULL);
 	pub->behind = page + BEHIND <= pub->known_flush;
 }
 

@@ -25,7 +25,7 @@
 #include "utils/builtins.h"
 
 /* kind, length and the digits of any integer */
-#define MAX_INT_COLUMN	(1 + 4 + MAXINT8LEN + 1)
+#define MAX_INT_COLUMN (1 + 4 + MAXINT8LEN + 1)
 
 /*
  * Must the next row be formatted with catalogs at hand?
@@ -145,7 +145,7 @@ append_native(StringInfo out, PlanColumn *col, Datum value)
 		{
 			Datum		align;
 			char		bytes[sizeof(Datum)];
-		}			stored;
+		} stored;
 
 		store_att_byval(stored.bytes, value, type->len);
 		append_column(out, FSTREAM_COL_NATIVE, stored.bytes, type->len);
@@ -163,7 +163,7 @@ append_native(StringInfo out, PlanColumn *col, Datum value)
 	if (VARATT_IS_COMPRESSED(data))
 	{
 		bool		readable = col->native_lz4 ||
-			TOAST_COMPRESS_METHOD(data) != TOAST_LZ4_COMPRESSION_ID;
+						TOAST_COMPRESS_METHOD(data) != TOAST_LZ4_COMPRESSION_ID;
 
 		if (!readable || type->check == NATIVE_ARRAY)
 			plain = (char *) PG_DETOAST_DATUM(value);

@@ -39,20 +39,20 @@
  * A batch is sent when it has this size.  It saves system calls: some hundred
  * changes fit.  Larger ones save nothing measurable and delay the client.
  */
-#define BATCH_SIZE			(32 * 1024)
+#define BATCH_SIZE (32 * 1024)
 
 /* Buffers that a huge row has made larger than this are given back. */
-#define BATCH_KEEP_SIZE		(1024 * 1024)
+#define BATCH_KEEP_SIZE (1024 * 1024)
 
 /*
  * While the reader is behind and finds little to send, a batch must not wait
  * for company for ever.  Checked once per page of WAL.
  */
-#define MAX_PENDING_MS		10
-#define MAX_PENDING_PAGES	64
+#define MAX_PENDING_MS 10
+#define MAX_PENDING_PAGES 64
 
 /* Pages of WAL between two looks for transactions that a crash has ended. */
-#define SWEEP_PAGES			64
+#define SWEEP_PAGES 64
 
 /* Set by sender_init, cleared by sender_shutdown. */
 static const PQcommMethods *outer_methods = NULL;
@@ -416,8 +416,7 @@ check_ends(Publisher *pub, StringInfo message)
 	while (pub->late_errors != NULL && fstream_next(&reader, &frame) == FSTREAM_OK)
 	{
 		if (frame.type == FSTREAM_ABORT && fstream_get_abort(&frame, &abort))
-			forget_late_errors(pub, frame.xid, abort.subxid == frame.xid ?
-							   InvalidTransactionId : abort.subxid);
+			forget_late_errors(pub, frame.xid, abort.subxid == frame.xid ? InvalidTransactionId : abort.subxid);
 		else if (frame.type == FSTREAM_COMMIT)
 		{
 			for (error = pub->late_errors; error != NULL; error = error->next)
@@ -500,7 +499,8 @@ drain_page_read(XLogReaderState *state, XLogRecPtr page, int reqlen,
 
 	if (need > pub->known_flush)
 		pub->known_flush = RecoveryInProgress() ?
-			GetXLogReplayRecPtr(NULL) : GetFlushRecPtr(NULL);
+							   GetXLogReplayRecPtr(NULL) :
+							   GetFlushRecPtr(NULL);
 
 	if (need > pub->known_flush || compat_slot_waits_for_standbys(pub->ctx->slot))
 		sender_flush(pub);

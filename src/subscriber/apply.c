@@ -68,7 +68,7 @@ static struct
 	const char *message_type;
 	RemoteRel  *remote;			/* NULL: more than one, or not known */
 	int			column;			/* of remote, or -1 */
-}			current_change;
+} current_change;
 
 static ErrorContextCallback commit_errcallback;
 
@@ -240,7 +240,8 @@ apply_change(uint32 version, char type, char *body, int len)
 	current_change.message_type =
 		type == LOGICAL_REP_MSG_INSERT ? "INSERT" :
 		type == LOGICAL_REP_MSG_UPDATE ? "UPDATE" :
-		type == LOGICAL_REP_MSG_DELETE ? "DELETE" : "???";
+		type == LOGICAL_REP_MSG_DELETE ? "DELETE" :
+										 "???";
 	current_change.remote = NULL;
 	current_change.column = -1;
 
@@ -369,8 +370,8 @@ apply_truncate(int nrels, const uint32 *versions, uint8 flags)
 		if (rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE)
 		{
 			List	   *children = find_all_inheritors(relid,
-													   AccessExclusiveLock,
-													   NULL);
+												 AccessExclusiveLock,
+												 NULL);
 
 			foreach(lc, children)
 			{

@@ -150,7 +150,8 @@ conflict_check_unique(Target *target, TupleTableSlot *searchslot,
 	if (conflicts != NIL)
 		ReportApplyConflict(target->estate, target->relinfo, ERROR,
 							list_length(conflicts) > 1 ? CT_MULTIPLE_UNIQUE_CONFLICTS :
-							update ? CT_UPDATE_EXISTS : CT_INSERT_EXISTS,
+							update					   ? CT_UPDATE_EXISTS :
+														 CT_INSERT_EXISTS,
 							searchslot, slot, conflicts);
 }
 
@@ -181,8 +182,8 @@ conflict_other_origin(TupleTableSlot *localslot)
 	TimestampTz ts;
 
 	return track_commit_timestamp &&
-		GetTupleTransactionInfo(localslot, &xmin, &origin, &ts) &&
-		origin != replorigin_session_origin;
+		   GetTupleTransactionInfo(localslot, &xmin, &origin, &ts) &&
+		   origin != replorigin_session_origin;
 }
 
 /* Reports it.  remoteslot is the new row of an update, NULL for a delete. */
@@ -197,7 +198,7 @@ conflict_report_origin(EState *estate, ResultRelInfo *relinfo,
 	GetTupleTransactionInfo(localslot, &info.xmin, &info.origin, &info.ts);
 	log_conflict(estate, relinfo,
 				 remoteslot != NULL ? CT_UPDATE_ORIGIN_DIFFERS :
-				 CT_DELETE_ORIGIN_DIFFERS,
+									  CT_DELETE_ORIGIN_DIFFERS,
 				 searchslot, remoteslot, &info);
 }
 
@@ -278,15 +279,18 @@ conflict_report_missing(EState *estate, ResultRelInfo *relinfo,
 	if (remoteslot == NULL)
 		elog(DEBUG1,
 			 "logical replication did not find row to be deleted "
-			 "in replication target relation \"%s\"", relname);
+			 "in replication target relation \"%s\"",
+			 relname);
 	else if (partition)
 		elog(DEBUG1,
 			 "logical replication did not find row to be updated "
-			 "in replication target relation's partition \"%s\"", relname);
+			 "in replication target relation's partition \"%s\"",
+			 relname);
 	else
 		elog(DEBUG1,
 			 "logical replication did not find row to be updated "
-			 "in replication target relation \"%s\"", relname);
+			 "in replication target relation \"%s\"",
+			 relname);
 }
 
 #endif							/* COMPAT_HAVE_CONFLICTS */

@@ -49,7 +49,7 @@ DependTable *
 depend_create(uint32 buckets)
 {
 	Size		size = offsetof(DependTable, entries) +
-	sizeof(Entry) * WAYS * (Size) buckets;
+				sizeof(Entry) * WAYS * (Size) buckets;
 	DependTable *table = palloc0(size);
 
 	Assert((buckets & (buckets - 1)) == 0);

@@ -129,7 +129,8 @@ find_by_index(Target *target, TupleTableSlot *searchslot)
 
 			found = true;
 			xwait = TransactionIdIsValid(target->dirty.xmin) ?
-				target->dirty.xmin : target->dirty.xmax;
+						target->dirty.xmin :
+						target->dirty.xmax;
 			break;
 		}
 
@@ -168,7 +169,8 @@ find_by_scan(Target *target, TupleTableSlot *searchslot)
 
 			found = true;
 			xwait = TransactionIdIsValid(target->dirty.xmin) ?
-				target->dirty.xmin : target->dirty.xmax;
+						target->dirty.xmin :
+						target->dirty.xmax;
 			break;
 		}
 

@@ -100,7 +100,7 @@ worker_number_value(DefElem *defel)
 		 * number in range can have need not be converted.
 		 */
 		valid = *digits != '\0' && strlen(digits) <= 9 &&
-			strspn(digits, "0123456789") == strlen(digits);
+				strspn(digits, "0123456789") == strlen(digits);
 		if (valid)
 			value = strtol(str, NULL, 10);
 	}
@@ -204,7 +204,8 @@ static void
 process_next(const UtilityCall *call)
 {
 	ProcessUtility_hook_type next = prev_ProcessUtility ?
-		prev_ProcessUtility : standard_ProcessUtility;
+										prev_ProcessUtility :
+										standard_ProcessUtility;
 
 	next(call->pstmt, call->queryString, call->readOnlyTree, call->context,
 		 call->params, call->queryEnv, call->dest, call->qc);
@@ -348,7 +349,7 @@ interface_ProcessUtility(PlannedStmt *pstmt, const char *queryString,
 {
 	Node	   *stmt = pstmt->utilityStmt;
 	UtilityCall call = {pstmt, queryString, readOnlyTree, context,
-	params, queryEnv, dest, qc};
+						params, queryEnv, dest, qc};
 
 	if (IsA(stmt, CreateSubscriptionStmt))
 		create_subscription(&call);

@@ -54,10 +54,10 @@
 
 typedef enum HashKind
 {
-	KEYHASH_INTEGER,				/* int2, int4, int8, oid */
+	KEYHASH_INTEGER,			/* int2, int4, int8, oid */
 	KEYHASH_STRING,				/* equal when the bytes are */
 	KEYHASH_BPCHAR,				/* ... apart from trailing blanks */
-	KEYHASH_FUNCTION				/* through input or receive and hash function */
+	KEYHASH_FUNCTION			/* through input or receive and hash function */
 } HashKind;
 
 typedef struct KeyColumn
@@ -203,7 +203,8 @@ plan_column(KeyColumn *column, Oid type, int32 typmod, Oid opfamily,
 				return false;
 			/* An index on varchar may treat it as bpchar and the reverse. */
 			column->kind = (type == BPCHAROID || opcintype == BPCHAROID) ?
-				KEYHASH_BPCHAR : KEYHASH_STRING;
+							   KEYHASH_BPCHAR :
+							   KEYHASH_STRING;
 			return true;
 		case BOOLOID:
 		case BYTEAOID:
@@ -451,7 +452,8 @@ keyplan_find_relation(RelVersion *version)
 	Oid			namespace = get_namespace_oid(version->rel->nspname, true);
 
 	return OidIsValid(namespace) ?
-		get_relname_relid(version->rel->relname, namespace) : InvalidOid;
+			   get_relname_relid(version->rel->relname, namespace) :
+			   InvalidOid;
 }
 
 /*
@@ -657,7 +659,7 @@ hash_native(KeyColumn *column, const char *value, int len, uint64 *hash)
 {
 	const NativeType *type = column->native;
 	MemoryContext oldcxt;
-	char	   *volatile text = NULL;
+	char *volatile text = NULL;
 	volatile bool ok = true;
 
 	/* An array's output function looks up its elements' (I3). */
@@ -808,7 +810,8 @@ keyplan_change(RelVersion *rel, TransactionId xid, char type, FStreamRow *row,
 	if (plan == NULL)
 		return CONFLICT_ALL;
 	conflict = (type == FSTREAM_INSERT) ? plan->insert :
-		(type == FSTREAM_UPDATE) ? plan->update : plan->delete;
+			   (type == FSTREAM_UPDATE) ? plan->update :
+										  plan->delete;
 	if (conflict != CONFLICT_KEYS || plan->nindexes == 0)
 		return conflict;
 

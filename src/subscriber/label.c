@@ -142,7 +142,7 @@ label_two_phase(Oid subid)
 		return false;
 
 	result = ((Form_pg_subscription) GETSTRUCT(tup))->subtwophasestate !=
-		LOGICALREP_TWOPHASE_STATE_DISABLED;
+			 LOGICALREP_TWOPHASE_STATE_DISABLED;
 	ReleaseSysCache(tup);
 
 	return result;

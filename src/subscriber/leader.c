@@ -209,8 +209,8 @@ start_streaming(const WalRcvStreamOptions *options)
 	{
 		appendStringInfoString(&cmd, ", \"native-signature\" ");
 		append_literal(&cmd, pgparrep_native_signature[0] != '\0' ?
-					   pgparrep_native_signature :
-					   native_signature(GetDatabaseEncoding()));
+								 pgparrep_native_signature :
+								 native_signature(GetDatabaseEncoding()));
 	}
 	appendStringInfo(&cmd, ", \"parallel-decode-num\" '%d'", pgparrep_parallel_decode_num);
 	appendStringInfo(&cmd, ", \"max-recordbuffer-in-memory\" '%d'", pgparrep_decode_buffer);
@@ -362,7 +362,7 @@ nap(Csn csn, bool read, pgsocket fd, long timeout)
 
 /* A wait without reading (I2), until done() and a CSN has committed. */
 static void
-pause_until(bool (*done) (void), Csn csn)
+pause_until(bool (*done)(void), Csn csn)
 {
 	TimestampTz last = GetCurrentTimestamp();
 
@@ -391,8 +391,8 @@ static bool
 has_room(void)
 {
 	return handed - retired < POOL_RING_SIZE - 1 &&
-		(txnbuf_committed_bytes() < (Size) pgparrep_apply_buffer * 1024 / 2 ||
-		 handed == retired);
+		   (txnbuf_committed_bytes() < (Size) pgparrep_apply_buffer * 1024 / 2 ||
+			handed == retired);
 }
 
 static void
@@ -474,8 +474,8 @@ set_dependencies(TxnBuffer *txn, PoolTxn *ptxn, Csn csn)
 		{
 			DependDomain *domain = keyplan_domain(txn->rels[i]);
 			Csn			w = depend_change(depend, domain,
-										  domain ? DEPEND_TABLE : DEPEND_ALL,
-										  0, NULL);
+								  domain ? DEPEND_TABLE : DEPEND_ALL,
+								  0, NULL);
 
 			wait = Max(wait, w);
 		}
@@ -519,7 +519,7 @@ set_flush_when_idle(void)
 {
 	pg_atomic_write_u32(&pool->flush_when_idle,
 						publisher_waits ||
-						synchronous_commit > SYNCHRONOUS_COMMIT_OFF);
+							synchronous_commit > SYNCHRONOUS_COMMIT_OFF);
 }
 
 /* Reads the subscription again, if it may have changed. */
@@ -677,7 +677,7 @@ take_truncate(TransactionId xid, const FStreamFrame *frame)
 	body = (TruncateBody *) txnbuf_append(txn, FSTREAM_TRUNCATE, 0,
 										  CONFLICT_ALL, 0, NULL,
 										  offsetof(TruncateBody, versions) +
-										  nrels * sizeof(uint32));
+											  nrels * sizeof(uint32));
 	body->flags = (uint8) frame->body[4];
 	body->nrels = nrels;
 	for (uint32 i = 0; i < nrels; i++)
@@ -846,7 +846,7 @@ workers_wanted(void)
 
 	if (tables_in_copy())
 		wanted = Min(wanted, Max(1, max_worker_processes - 2 -
-								 max_sync_workers_per_subscription));
+										max_sync_workers_per_subscription));
 	return wanted;
 }
 
@@ -950,8 +950,9 @@ leader_loop(void)
 
 		{
 			TimestampTz before = GetCurrentTimestamp();
-			long		timeout = handed > retired ? BUSY_NAPTIME_MS :
-			feedback_unflushed() ? WalWriterDelay : NAPTIME_MS;
+			long		timeout = handed > retired		? BUSY_NAPTIME_MS :
+						   feedback_unflushed() ? WalWriterDelay :
+												  NAPTIME_MS;
 
 			nap(handed, true, fd, timeout);
 			if (TimestampDifferenceExceeds(before, GetCurrentTimestamp(), timeout))
@@ -1031,7 +1032,7 @@ pgparrep_leader_main(WalReceiverConn *connection,
 	PG_CATCH();
 	{
 		bool		disable = MySubscription->disableonerr &&
-			!shared_is_transient(geterrcode());
+					   !shared_is_transient(geterrcode());
 
 		if (!disable)
 		{

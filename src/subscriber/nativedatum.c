@@ -33,7 +33,7 @@ decompress_lz4(const char *data, size_t len)
 {
 	MemoryContext oldcxt = CurrentMemoryContext;
 	struct varlena *copy = palloc(len);
-	char	   *volatile result = NULL;
+	char *volatile result = NULL;
 
 	memcpy(copy, data, len);
 	PG_TRY();
@@ -129,7 +129,7 @@ native_fits(const NativeType *type, int32 typmod, Oid localtype,
 	/* text, varchar and bpchar without a length differ in name only */
 	local = native_type(localtype);
 	return native_is_text(type) && local != NULL && native_is_text(local) &&
-		localtypmod < 0;
+		   localtypmod < 0;
 }
 
 Datum

@@ -148,7 +148,7 @@ static int
 group_size(Csn first, Csn handed)
 {
 	uint64		limit = (handed - first + 1) /
-		Max(pg_atomic_read_u32(&order_pool->nworkers), 1);
+				   Max(pg_atomic_read_u32(&order_pool->nworkers), 1);
 	uint64		changes = 0;
 	int			n = 0;
 
@@ -208,7 +208,7 @@ pass_on(void)
 	pg_memory_barrier();
 	if (pg_atomic_read_u32(&order_pool->nidle) == 0 ||
 		pg_atomic_read_u64(&order_pool->claimed) >=
-		pg_atomic_read_u64(&order_pool->handed))
+			pg_atomic_read_u64(&order_pool->handed))
 		return;
 	n = pg_atomic_read_u32(&order_pool->nworkers);
 	for (int i = 0; i < n; i++)
@@ -252,7 +252,7 @@ order_claim(Csn *last)
 				break;
 			rc = WaitLatch(MyLatch,
 						   WL_LATCH_SET | WL_EXIT_ON_PM_DEATH |
-						   (timeout > 0 ? WL_TIMEOUT : 0),
+							   (timeout > 0 ? WL_TIMEOUT : 0),
 						   timeout, idle_event);
 			after_wait(rc);
 			if (rc & WL_TIMEOUT)
@@ -378,7 +378,8 @@ order_wait(Csn csn, WorkerState state, bool in_transaction)
 	volatile long timeout = FIRST_CHECK_MS;
 	Csn			mine = pg_atomic_read_u64(&my_slot->csn);
 	uint32		event = (state == WORKER_WAIT_DEPENDENCY) ? dependency_event :
-		(state == WORKER_WAIT_TURN) ? turn_event : retry_event;
+				   (state == WORKER_WAIT_TURN)		 ? turn_event :
+													   retry_event;
 
 #ifdef PGPARREP_SABOTAGE_NO_COMMIT_WAIT
 	if (state == WORKER_WAIT_TURN)

@@ -409,8 +409,8 @@ map_columns(RelMap *map, RemoteRel *remote, Relation rel, bool partition)
 		col->typmod = att->atttypmod;
 		col->native = native_type(rrel->atttyps[remoteatt]);
 		col->as_is = col->native != NULL &&
-			native_fits(col->native, remote->typmods[remoteatt],
-						att->atttypid, att->atttypmod);
+					 native_fits(col->native, remote->typmods[remoteatt],
+								 att->atttypid, att->atttypmod);
 		map->all_updated =
 			bms_add_member(map->all_updated,
 						   i + 1 - FirstLowInvalidHeapAttributeNumber);
@@ -729,8 +729,8 @@ inspect_table(RelMap *map, Relation rel)
 	 * access method.
 	 */
 	map->keepable = !map->fragile && map->ndefaults == 0 &&
-		!rel->rd_rel->relispartition &&
-		(constr == NULL || constr->num_check == 0);
+					!rel->rd_rel->relispartition &&
+					(constr == NULL || constr->num_check == 0);
 	for (int i = 0; i < desc->natts; i++)
 	{
 		if (TupleDescAttr(desc, i)->attgenerated)

@@ -106,7 +106,7 @@ row_insert(Target *target)
 	TupleTableSlot *slot = target->remoteslot;
 
 	before_change(target, target->map->needs_turn ||
-				  target->map->insert_needs_turn);
+							  target->map->insert_needs_turn);
 
 	*target->updated_cols = NULL;
 	tuple_store(target->map, &target->remote->newtup, slot);

@@ -149,7 +149,7 @@ streamrel_unpin(RelVersion *rel)
 }
 
 void
-streamrel_foreach(void (*callback) (RelVersion *rel, void *arg), void *arg)
+streamrel_foreach(void (*callback)(RelVersion *rel, void *arg), void *arg)
 {
 	HASH_SEQ_STATUS seq;
 	VersionEntry *entry;

@@ -107,7 +107,7 @@ tables_apply(RelVersion *rel, TransactionId xid, XLogRecPtr commit_lsn)
 		rel->statelsn = statelsn;
 	}
 	return rel->state == SUBREL_STATE_READY ||
-		(rel->state == SUBREL_STATE_SYNCDONE && rel->statelsn <= commit_lsn);
+		   (rel->state == SUBREL_STATE_SYNCDONE && rel->statelsn <= commit_lsn);
 }
 
 /* Does a table sync worker wait for the pipeline to be empty? */
@@ -140,8 +140,8 @@ tables_due(bool idle)
 	if (idle)
 		return true;
 	return tables_not_ready &&
-		(sync_worker_waits() ||
-		 TimestampDifferenceExceeds(last_sync_at, GetCurrentTimestamp(), SYNC_MS));
+		   (sync_worker_waits() ||
+			TimestampDifferenceExceeds(last_sync_at, GetCurrentTimestamp(), SYNC_MS));
 }
 
 void

@@ -127,8 +127,8 @@ takeover_publisher_hint(const WalRcvExecResult *res)
 	 */
 	if (res->err != NULL && strstr(res->err, "output_plugin_libraries") != NULL)
 		return "Run this on the publisher, keeping other plugins that it lists already: "
-			"ALTER SYSTEM SET output_plugin_libraries = pgoutput, test_decoding, " PGPARREP_NAME "; "
-			"SELECT pg_reload_conf();";
+			   "ALTER SYSTEM SET output_plugin_libraries = pgoutput, test_decoding, " PGPARREP_NAME "; "
+			   "SELECT pg_reload_conf();";
 
 	if (res->sqlstate == ERRCODE_UNDEFINED_FILE)
 		return PGPARREP_NAME " must be installed on the publisher, too.";
@@ -143,7 +143,8 @@ report_create_slot_failure(const char *slotname, const WalRcvExecResult *res)
 
 	/* Nobody asked for this subscription to be parallel? Say how to avoid it. */
 	const char *otherwise = takeover_slot_plugin == SLOT_PLUGIN_DEFAULT ?
-		" Or create the subscription WITH (worker_number = 1)." : "";
+								" Or create the subscription WITH (worker_number = 1)." :
+								"";
 
 	ereport(ERROR,
 			(errcode(ERRCODE_PROTOCOL_VIOLATION),
@@ -157,8 +158,7 @@ report_create_slot_failure(const char *slotname, const WalRcvExecResult *res)
  */
 static char *
 takeover_create_slot(WalReceiverConn *conn, const char *slotname,
-					 bool temporary, bool two_phase, COMPAT_FAILOVER_PARAM
-					 CRSSnapshotAction snapshot_action, XLogRecPtr *lsn)
+					 bool temporary, bool two_phase, COMPAT_FAILOVER_PARAM CRSSnapshotAction snapshot_action, XLogRecPtr *lsn)
 {
 	const Oid	column_types[4] = {TEXTOID, TEXTOID, TEXTOID, TEXTOID};
 	bool		parentheses;
@@ -172,9 +172,10 @@ takeover_create_slot(WalReceiverConn *conn, const char *slotname,
 	bool		isnull;
 
 	if (takeover_slot_plugin == SLOT_PLUGIN_STOCK || temporary)
-		return STOCK(walrcv_create_slot) (conn, slotname, temporary, two_phase,
+		return STOCK(walrcv_create_slot)(conn, slotname, temporary, two_phase,
 										 COMPAT_FAILOVER_ARG
-										 snapshot_action, lsn);
+											 snapshot_action,
+										 lsn);
 
 	/* 15 changed the syntax of the options. */
 	parentheses = walrcv_server_version(conn) >= 150000;
@@ -335,7 +336,7 @@ remember_report(Oid subid, int elevel)
 
 	if (i < REPORTED_SUBSCRIPTIONS)
 		result = shared->reported[i].elevel != elevel &&
-			shared->reported[i].elevel != WARNING;
+				 shared->reported[i].elevel != WARNING;
 	else
 	{
 		i = shared->next;
@@ -389,7 +390,7 @@ takeover_startstreaming(WalReceiverConn *conn, const WalRcvStreamOptions *option
 
 	if (!options->logical || MyLogicalRepWorker == NULL ||
 		!compat_am_main_apply_worker())
-		return STOCK(walrcv_startstreaming) (conn, options);
+		return STOCK(walrcv_startstreaming)(conn, options);
 
 	/* Before reading, so that no change falls in between. */
 	CacheRegisterSyscacheCallback(SUBSCRIPTIONOID, subscription_change_cb, (Datum) 0);
@@ -420,7 +421,7 @@ takeover_startstreaming(WalReceiverConn *conn, const WalRcvStreamOptions *option
 	 */
 	(void) replorigin_session_get_progress(true);
 
-	return STOCK(walrcv_startstreaming) (conn, options);
+	return STOCK(walrcv_startstreaming)(conn, options);
 }
 
 /*
@@ -461,7 +462,7 @@ takeover_receive(WalReceiverConn *conn, char **buffer, pgsocket *wait_fd)
 	if (serial_apply_worker)
 		restart_if_changed();
 
-	return STOCK(walrcv_receive) (conn, buffer, wait_fd);
+	return STOCK(walrcv_receive)(conn, buffer, wait_fd);
 }
 
 static void

@@ -104,7 +104,8 @@ triggered_change(RemoteRel *remote, Relation rel, char type, bool has_old)
 		change.mtstate = makeNode(ModifyTableState);
 		change.mtstate->ps.state = estate;
 		change.mtstate->operation = type == LOGICAL_REP_MSG_INSERT ? CMD_INSERT :
-			type == LOGICAL_REP_MSG_UPDATE ? CMD_UPDATE : CMD_DELETE;
+									type == LOGICAL_REP_MSG_UPDATE ? CMD_UPDATE :
+																	 CMD_DELETE;
 		change.mtstate->resultRelInfo = change.rootinfo;
 		change.proute = ExecSetupPartitionTupleRouting(estate, rel);
 	}

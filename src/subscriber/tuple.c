@@ -393,7 +393,7 @@ tuple_updated_columns(RelMap *map, RemoteTuple *tuple)
 
 		if (tuple->cols[col->remote].kind != LOGICALREP_COLUMN_UNCHANGED)
 			updated = bms_add_member(updated, col->local + 1 -
-									 FirstLowInvalidHeapAttributeNumber);
+												  FirstLowInvalidHeapAttributeNumber);
 	}
 
 	return updated;

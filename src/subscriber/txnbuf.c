@@ -737,7 +737,8 @@ txnread_next(TxnReader *reader)
 		dsa_pointer next = reader->chunk->next;
 
 		reader->chunk = DsaPointerIsValid(next) ?
-			dsa_get_address(reader->area, next) : NULL;
+							dsa_get_address(reader->area, next) :
+							NULL;
 		reader->offset = 0;
 	}
 	if (reader->chunk == NULL)

@@ -225,7 +225,8 @@ reread_subscription(void)
 	 */
 	SetConfigOption("synchronous_commit",
 					strcmp(sub->synccommit, "remote_apply") == 0 ?
-					"remote_apply" : "off",
+						"remote_apply" :
+						"off",
 					PGC_BACKEND, PGC_S_OVERRIDE);
 }
 
@@ -467,8 +468,8 @@ attempt(void)
 		sqlstate = geterrcode();
 		/* A worker has no connection: this one is about the data. */
 		counts = began_at_turn && my_csn == my_last_csn &&
-			(!shared_is_transient(sqlstate) ||
-			 sqlstate == ERRCODE_PROTOCOL_VIOLATION);
+				 (!shared_is_transient(sqlstate) ||
+				  sqlstate == ERRCODE_PROTOCOL_VIOLATION);
 
 		HOLD_INTERRUPTS();
 		QueryCancelPending = false;
