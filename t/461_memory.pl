@@ -106,6 +106,28 @@ does_not_grow('versions of a relation', sub {
 		DELETE FROM ddl});
 });
 
+# More tables in a transaction than a worker keeps from one to the next.
+$_->safe_psql('postgres', q{
+	CREATE SCHEMA many;
+	DO $$ BEGIN FOR i IN 1 .. 600 LOOP EXECUTE format('CREATE TABLE many.t%s (id int PRIMARY KEY, v int)', i); END LOOP; END $$})
+	for $publisher, $subscriber;
+$subscriber->safe_psql('postgres', 'ALTER SUBSCRIPTION sub REFRESH PUBLICATION WITH (copy_data = false)');
+$publisher->safe_psql('postgres', q{
+	DO $$ BEGIN FOR i IN 1 .. 600 LOOP EXECUTE format('INSERT INTO many.t%s VALUES (1, 1)', i); END LOOP; END $$});
+does_not_grow('versions of many relations', sub {
+	my ($round) = @_;
+	my $identity = $round % 2 ? 'FULL' : 'DEFAULT';
+
+	# the first with new versions, the others with what is known
+	for my $n (1 .. 4)
+	{
+		$publisher->safe_psql('postgres', qq{
+			DO \$\$ BEGIN FOR i IN 1 .. 600 LOOP EXECUTE format('ALTER TABLE many.t%s REPLICA IDENTITY $identity', i); END LOOP; END \$\$}) if $n == 1;
+		$publisher->safe_psql('postgres', q{
+			DO $$ BEGIN FOR i IN 1 .. 600 LOOP EXECUTE format('UPDATE many.t%s SET v = v + 1', i); END LOOP; END $$});
+	}
+}, 600_000);
+
 does_not_grow('tables that come and go', sub {
 	my ($round) = @_;
 	for my $i (1 .. 30)

@@ -9,8 +9,8 @@
  * I1.	No byte outside of [data, data + len) is looked at; every length is
  *		compared with what is left before it is used, never added first.
  * I2.	fstream_next returns FSTREAM_OK only for a frame whose xid fits its
- *		type (0 for R and Y, not 0 for the rest but M) and whose body has the
- *		right size if its type has a fixed one.
+ *		type (0 for R, Y and S, either for M, not 0 for the rest) and whose
+ *		body has the right size if its type has a fixed one.
  * I3.	fstream_get_row returns true only after walking both tuples to their
  *		ends, so that fstream_next_column cannot fail later.
  *

@@ -720,12 +720,6 @@ take_frame(const FStreamFrame *frame)
 	TxnBuffer  *txn;
 	uint32		subxid;
 
-	/* Only relations, types, messages and the state of the stream do without a transaction. */
-	if (xid == InvalidTransactionId &&
-		frame->type != FSTREAM_RELATION && frame->type != FSTREAM_TYPE &&
-		frame->type != FSTREAM_SYNC && frame->type != FSTREAM_MESSAGE)
-		protocol_violation("A message of a transaction has no transaction id.");
-
 	switch (frame->type)
 	{
 		case FSTREAM_INSERT:

@@ -375,7 +375,7 @@ report_other_plugin(const char *slotname, const char *plugin,
 					   explicit ? "worker_number" : "pgparrep.default_worker_number",
 					   worker_number, PGPARREP_NAME),
 			 errhint("Create the subscription anew, or convert the slot: disable the subscription; "
-					 "on the publisher, SELECT pg_copy_logical_replication_slot('%s', 'new_slot', false, '%s'), "
+					 "on the publisher, connected to the slot's database, SELECT pg_copy_logical_replication_slot('%s', 'new_slot', false, '%s'), "
 					 "drop slot \"%s\", copy 'new_slot' back to that name and drop 'new_slot'; "
 					 "enable the subscription. "
 					 "A copied slot has lost two_phase and failover; set them again.",

@@ -73,10 +73,11 @@
 #define LAST_PAUSE_MS 5000
 
 /*
- * Versions of relations kept in this process.  A publisher that changes
- * tables all day makes many; those forgotten are told again when needed.
+ * Versions of relations kept in this process from one transaction to the next.
+ * A publisher that changes tables all day makes many; those forgotten are told
+ * again when needed.
  */
-#define MAX_KNOWN_VERSIONS 512
+#define MAX_KNOWN_VERSIONS 256
 
 static Pool *pool;
 static dsa_area *area;
@@ -93,8 +94,10 @@ static bool applying;			/* local transaction is for my_txn */
 static bool has_baton;			/* I4 */
 static bool published;			/* I5 */
 
-static uint32 known_versions[MAX_KNOWN_VERSIONS];
-static int	nknown_versions;
+/* What apply.c has been told, and not to forget yet. */
+static uint32 *known_versions = NULL;
+static int	nknown_versions = 0;
+static int	maxknown_versions = 0;
 static bool subscription_stale = false;
 
 bool
@@ -292,11 +295,22 @@ define_relations(const TxnRel *rels)
 	{
 		if (!rels[i].apply || apply_knows_relation(rels[i].version))
 			continue;
+
+		/* Room first: one that is known and not in the list stays for ever. */
+		if (nknown_versions == maxknown_versions)
+		{
+			int			n = Max(MAX_KNOWN_VERSIONS, 2 * maxknown_versions);
+
+			if (known_versions == NULL)
+				known_versions = MemoryContextAlloc(TopMemoryContext,
+													n * sizeof(uint32));
+			else
+				known_versions = repalloc(known_versions, n * sizeof(uint32));
+			maxknown_versions = n;
+		}
 		apply_define_relation(rels[i].version,
 							  dsa_get_address(area, rels[i].body), rels[i].len);
-		/* At most those of one transaction more than kept. */
-		if (nknown_versions < MAX_KNOWN_VERSIONS)
-			known_versions[nknown_versions++] = rels[i].version;
+		known_versions[nknown_versions++] = rels[i].version;
 	}
 }
 
@@ -543,7 +557,7 @@ apply_transactions(Csn csn, Csn last)
 			 my_txn->remote_xid, LSN_FORMAT_ARGS(my_txn->commit_lsn));
 	pgstat_report_activity(STATE_RUNNING, activity);
 
-	if (nknown_versions > MAX_KNOWN_VERSIONS / 2)
+	if (nknown_versions > MAX_KNOWN_VERSIONS)
 		forget_relations();
 
 	while (!attempt())
