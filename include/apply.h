@@ -27,6 +27,7 @@
 
 #include "access/xlogdefs.h"
 #include "datatype/timestamp.h"
+#include "utils/relcache.h"
 
 /* What is known of the remote transaction that is being applied. */
 typedef struct ApplyTxn
@@ -89,5 +90,11 @@ extern void apply_abort(void);
 
 /* Changes for which no row was found, since the process started. */
 extern uint64 apply_missing_rows(void);
+
+/*
+ * Does a trigger of the table fire for changes that are applied row by row?
+ * Statement triggers do not.
+ */
+extern bool apply_fires_row_triggers(Relation rel);
 
 #endif							/* PGPARREP_APPLY_H */

@@ -33,9 +33,7 @@
 #include "catalog/namespace.h"
 #include "catalog/partition.h"
 #include "catalog/pg_index.h"
-#include "catalog/pg_trigger.h"
 #include "catalog/pg_type.h"
-#include "commands/trigger.h"
 #include "common/hashfn.h"
 #include "optimizer/optimizer.h"
 #include "rewrite/rewriteHandler.h"
@@ -48,6 +46,7 @@
 #include "utils/relcache.h"
 #include "utils/syscache.h"
 
+#include "apply.h"
 #include "compat.h"
 #include "keyplan.h"
 #include "nativedatum.h"
@@ -318,23 +317,13 @@ static bool
 reads_other_rows(Relation rel)
 {
 	TupleDesc	desc = RelationGetDescr(rel);
-	TriggerDesc *trigdesc = rel->trigdesc;
 
 	if (rel->rd_rel->relkind != RELKIND_RELATION &&
 		rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE)
 		return true;
 
-	if (trigdesc != NULL)
-	{
-		for (int i = 0; i < trigdesc->numtriggers; i++)
-		{
-			char		enabled = trigdesc->triggers[i].tgenabled;
-
-			if (enabled == TRIGGER_FIRES_ALWAYS ||
-				enabled == TRIGGER_FIRES_ON_REPLICA)
-				return true;
-		}
-	}
+	if (apply_fires_row_triggers(rel))
+		return true;
 
 	if (desc->constr != NULL)
 	{

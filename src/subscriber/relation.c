@@ -595,9 +595,8 @@ choose_key(RelMap *map, RemoteRel *remote, Relation rel)
 	index_close(index, AccessShareLock);
 }
 
-/* Does a trigger of the table fire for changes that are applied row by row? */
-static bool
-fires_row_triggers(Relation rel)
+bool
+apply_fires_row_triggers(Relation rel)
 {
 	TriggerDesc *desc = rel->trigdesc;
 
@@ -692,7 +691,7 @@ inspect_table(RelMap *map, Relation rel)
 	List	   *indexes;
 	ListCell   *lc;
 
-	map->row_triggers = fires_row_triggers(rel);
+	map->row_triggers = apply_fires_row_triggers(rel);
 	map->needs_turn = map->row_triggers;
 
 	for (int c = 0; c < map->ncols; c++)
