@@ -152,8 +152,11 @@ group_size(Csn first, Csn handed)
 	uint64		changes = 0;
 	int			n = 0;
 
-	/* Each transaction has to keep its own commit time. */
-	if (track_commit_timestamp)
+	/*
+	 * Each transaction has to keep its own commit time.  And without the table
+	 * of keys hardly a group would come to its end, only to be done again.
+	 */
+	if (track_commit_timestamp || !pgparrep_key_table)
 		return 1;
 
 	limit = Min(limit, pgparrep_group_transactions);
