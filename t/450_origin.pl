@@ -5,6 +5,8 @@
 # make later commits forget theirs, or they are applied twice after a crash.
 # And what is in memory of the origin may be ahead of the WAL on disk: a new
 # leader that confirms that position at once loses the difference in a crash.
+# Nor may the end of an initial copy be lost in one when its slot is gone: the
+# table would never become ready again.
 
 use strict;
 use warnings;
@@ -59,6 +61,11 @@ sub remote_lsn
 		SELECT remote_lsn FROM pg_replication_origin_status
 		JOIN pg_subscription ON external_id = 'pg_' || oid WHERE subname = 'sub'});
 }
+
+# ---------- a crash just after the initial copy
+
+kill_9_all($subscriber);
+wait_synced($subscriber);
 
 # ---------- an exception that was caught
 

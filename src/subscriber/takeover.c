@@ -5,7 +5,7 @@
  *
  * The server's logical apply worker reaches the publisher only through the
  * table WalReceiverFunctions.  While the postmaster preloads libraries, we
- * replace that pointer by a copy of the table in which three entries are ours;
+ * replace that pointer by a copy of the table in which four entries are ours;
  * every process inherits it.
  *
  *	walrcv_create_slot		CREATE SUBSCRIPTION with a parallel worker number
@@ -14,6 +14,8 @@
  *							becomes a leader here and never returns.
  *	walrcv_receive			between two messages, an apply worker that stayed
  *							serial notices that it should be parallel now.
+ *	walrcv_endstreaming		a table synchronization worker is about to drop
+ *							its slot, and flushes its end (I5).
  *
  * Everything else that logical replication consists of (launcher, restarts,
  * connection, table synchronization, ALTER and DROP SUBSCRIPTION) stays the
@@ -23,7 +25,7 @@
  *
  * I1.	Physical walreceivers, table synchronization workers, the server's own
  *		parallel apply workers and all backends that run no CREATE
- *		SUBSCRIPTION of ours get the server's functions.
+ *		SUBSCRIPTION of ours get the server's functions, but for I5.
  *
  * I2.	For a subscription with worker number 0 or 1 the publisher sees exactly
  *		the commands of a server without pgparrep.
@@ -36,6 +38,11 @@
  * I4.	A serial worker restarts for a new worker number only between remote
  *		transactions.
  *
+ * I5.	The commit with which a table synchronization worker ends is flushed at
+ *		once.  The server makes it with the subscription's synchronous_commit,
+ *		off by default, and drops the slot of the copy beside it; if a crash
+ *		took the commit away, the table would wait for that slot for ever.
+ *
  *-------------------------------------------------------------------------
  */
 #include "pgparrep.h"
@@ -43,6 +50,7 @@
 #include "access/htup_details.h"
 #include "access/xact.h"
 #include "catalog/pg_subscription.h"
+#include "catalog/pg_subscription_rel.h"
 #include "catalog/pg_type.h"
 #include "executor/tuptable.h"
 #include "fmgr.h"
@@ -55,6 +63,7 @@
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/pg_lsn.h"
@@ -466,6 +475,18 @@ takeover_receive(WalReceiverConn *conn, char **buffer, pgsocket *wait_fd)
 }
 
 static void
+takeover_endstreaming(WalReceiverConn *conn, TimeLineID *next_tli)
+{
+	/* I5: it has written the state, and commits and drops the slot next */
+	if (MyLogicalRepWorker && am_tablesync_worker() &&
+		MyLogicalRepWorker->relstate == SUBREL_STATE_SYNCDONE)
+		SetConfigOption("synchronous_commit", "local", PGC_SUSET, PGC_S_OVERRIDE);
+
+	STOCK(walrcv_endstreaming)
+	(conn, next_tli);
+}
+
+static void
 takeover_shmem_request(void)
 {
 	if (prev_shmem_request)
@@ -512,5 +533,6 @@ takeover_init(void)
 	ours.walrcv_startstreaming = takeover_startstreaming;
 	ours.walrcv_create_slot = takeover_create_slot;
 	ours.walrcv_receive = takeover_receive;
+	ours.walrcv_endstreaming = takeover_endstreaming;
 	WalReceiverFunctions = &ours;
 }
