@@ -62,6 +62,7 @@ our @EXPORT = qw(
   mix_arguments
   run_mix
   start_mix
+  start_load
   stop_mix
   session
 );
@@ -472,10 +473,13 @@ sub log_since
 
 =item start_mix(publisher [, pgbench arguments]), stop_mix(handle)
 
+=item start_load(publisher, name, 'pgbench', arguments ...)
+
 Pgbench with eight clients on few rows: updates, deletes, upserts, changes of
 key, unique values that move from row to row, tables without key, out-of-line
 values, savepoints rolled back and released, aborts, TRUNCATE.  start_mix goes
-on over crashes of the publisher until stop_mix.
+on over crashes of the publisher until stop_mix; start_load does so with any
+other pgbench.
 
 =cut
 
@@ -668,14 +672,21 @@ sub run_mix
 sub start_mix
 {
 	my ($publisher, @arguments) = @_;
-	my $flag = $publisher->basedir . '/mix_goes_on';
-	my $log = $publisher->basedir . '/mix.log';
+
+	return start_load($publisher, 'mix', mix_arguments($publisher, @arguments));
+}
+
+sub start_load
+{
+	my ($publisher, $name, @command) = @_;
+	my $flag = $publisher->basedir . "/${name}_goes_on";
+	my $log = $publisher->basedir . "/$name.log";
 	# a crash of the publisher ends pgbench; a run of 3 s is the longest that
 	# stop_mix has to wait for
-	my $command = 'while [ -e "$0" ]; do "$@" || sleep 0.2; done';
+	my $loop = 'while [ -e "$0" ]; do "$@" || sleep 0.2; done';
 
 	append_to_file($flag, '');
-	my $run = IPC::Run::start([ 'sh', '-c', $command, $flag, mix_arguments($publisher, '-T', 3, @arguments) ],
+	my $run = IPC::Run::start([ 'sh', '-c', $loop, $flag, $command[0], '-T', 3, @command[ 1 .. $#command ] ],
 		'<', \undef, '>', $log, '2>', $log);
 	return { run => $run, flag => $flag };
 }
