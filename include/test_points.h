@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * test_points.h
- *	  Sabotage switches, compiled out of release builds.
+ *	  Sabotage switches and crash points, compiled out of release builds.
  *
  * A check that cannot fail is a defect.  Each switch removes one thing that
  * correctness rests on; a build with it must turn a named test red:
@@ -15,9 +15,20 @@
  *
  * scripts/sabotage knows the tests.
  *
+ * With PGPARREP_TEST_POINTS a process kills itself with SIGKILL at CRASH_POINT(name)
+ * if the file "pgparrep_crash_point" in the data directory holds just that
+ * name; it removes the file first.  t/480_crash_points.pl goes through all.
+ *
  *-------------------------------------------------------------------------
  */
 #ifndef PGPARREP_TEST_POINTS_H
 #define PGPARREP_TEST_POINTS_H
+
+#ifdef PGPARREP_TEST_POINTS
+extern void crash_point(const char *name);
+#define CRASH_POINT(name) crash_point(name)
+#else
+#define CRASH_POINT(name) ((void) 0)
+#endif
 
 #endif							/* PGPARREP_TEST_POINTS_H */

@@ -241,15 +241,6 @@ my @loads = (
 
 # ---------- the trouble
 
-# An answer, or undef from a server that is not up.
-sub answer
-{
-	my ($node, $sql) = @_;
-	my ($ret, $out) = $node->psql('postgres', $sql);
-
-	return defined $ret && $ret == 0 && $out ne '' ? $out : undef;
-}
-
 my %process = (
 	worker => [ $subscriber, q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'pgparrep apply worker' ORDER BY random() LIMIT 1} ],
 	leader => [ $subscriber, q{SELECT pid FROM pg_stat_subscription WHERE subname = 'sub' AND relid IS NULL AND pid IS NOT NULL} ],
@@ -342,10 +333,9 @@ my %trouble = (
 	},
 	'new table@2' => sub {
 		my $table = 'new_' . ++$new_tables;
-		answer($_, "CREATE TABLE $table (id int PRIMARY KEY, v text)") // 1 for $subscriber, $stock;
-		answer($publisher, qq{
-			CREATE TABLE IF NOT EXISTS $table (id int PRIMARY KEY, v text);
-			INSERT INTO $table SELECT i, md5(i::text) FROM generate_series(1, 5000) i});
+		answer($_, "CREATE TABLE $table (id int PRIMARY KEY, v text)") for $subscriber, $stock;
+		answer($publisher, "CREATE TABLE IF NOT EXISTS $table (id int PRIMARY KEY, v text)",
+			"INSERT INTO $table SELECT i, md5(i::text) FROM generate_series(1, 5000) i");
 		alter('REFRESH PUBLICATION');
 		answer($publisher, "UPDATE $table SET v = 'changed' WHERE id % 7 = 0");
 		return $table;
@@ -353,7 +343,7 @@ my %trouble = (
 	'maintenance@5' => sub {
 		my $what = one_of('VACUUM', 'VACUUM FULL account', 'REINDEX TABLE account', 'REINDEX TABLE CONCURRENTLY uniq',
 			'VACUUM FREEZE history', 'ANALYZE', 'CLUSTER uniq USING uniq_pkey');
-		answer($subscriber, "SET lock_timeout = '2s'; $what");
+		answer($subscriber, "SET lock_timeout = '2s'", $what);
 		return $what;
 	},
 	'local lock@4' => sub {
@@ -389,10 +379,10 @@ while (time() < $until)
 	for (1 .. 1 + int rand 4)
 	{
 		usleep(rand 500_000);
-		my ($ret, $out, $err) =
-		  $subscriber->psql('postgres', 'BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT private.check_prefix(); COMMIT');
+		my ($out, $err) =
+		  answer($subscriber, 'BEGIN ISOLATION LEVEL REPEATABLE READ', 'SELECT private.check_prefix()', 'COMMIT');
 		push @violations, $1 if $err =~ /(not a prefix: .*)/;
-		$samples++ if defined $ret && $ret == 0;
+		$samples++ if defined $out;
 	}
 }
 

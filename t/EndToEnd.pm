@@ -50,6 +50,7 @@ our @EXPORT = qw(
   wait_caught_up
   wait_for
   wait_until_up
+  answer
   compare_tables
   leader_pid
   apply_worker_pids
@@ -142,11 +143,32 @@ sub wait_until_up
 
 	while (time() < $deadline)
 	{
-		my ($ret) = $node->psql('postgres', 'SELECT 1');
-		return 1 if defined $ret && $ret == 0;
+		return 1 if defined answer($node, 'SELECT 1');
 		usleep(100_000);
 	}
 	croak $node->name . " does not come up";
+}
+
+=item answer(node, statement ...)
+
+Runs the statements one by one and returns the output, also an empty one, and
+in list context the error messages as well; undef if one fails.  Unlike
+Test::Cluster's psql it may be asked of a server that is not up: a psql that
+ends before it has read its standard input would end the test.
+
+=cut
+
+sub answer
+{
+	my ($node, @statements) = @_;
+	my ($out, $err);
+	my $ok = IPC::Run::run(
+		[ 'psql', '-XqAt', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('postgres'), map { ('-c', $_) } @statements ],
+		'<', '/dev/null', '>', \$out, '2>', \$err);
+
+	chomp $out;
+	$out = undef unless $ok;
+	return wantarray ? ($out, $err) : $out;
 }
 
 =item kill_9(node, pid)
@@ -322,12 +344,12 @@ sub wait_for
 {
 	my ($node, $query, $what, $explanation) = @_;
 	my $deadline = time() + $PostgreSQL::Test::Utils::timeout_default;
-	my ($ret, $out, $err);
+	my ($out, $err);
 
 	while (time() < $deadline)
 	{
-		($ret, $out, $err) = $node->psql('postgres', $query);
-		return 1 if defined $ret && $ret == 0 && $out eq 't';
+		($out, $err) = answer($node, $query);
+		return 1 if defined $out && $out eq 't';
 		usleep(50_000);
 	}
 	diag($explanation->()) if $explanation;

@@ -70,6 +70,7 @@
 #include "streamrel.h"
 #include "tables.h"
 #include "takeover.h"
+#include "test_points.h"
 #include "txnbuf.h"
 
 /* Buckets of the key table: 4 MB, 262,144 keys in flight. */
@@ -633,10 +634,12 @@ commit(TransactionId xid, const FStreamCommit *data)
 	set_dependencies(txn, ptxn, csn);
 	in_flight[csn & (POOL_RING_SIZE - 1)] = txn;
 
+	CRASH_POINT("before_hand_out");
 	handed = csn;
 	pg_write_barrier();
 	pg_atomic_write_u64(&pool->handed, csn);
 	pool_wake_idle(1);
+	CRASH_POINT("handed_out");
 
 	if (alone)
 	{
