@@ -12,6 +12,11 @@
  *		PGPARREP_SABOTAGE_NO_YIELD			nobody gives way in a cycle of waits
  *		PGPARREP_SABOTAGE_EARLY_FLUSH		commits are reported as flushed before
  *											they are
+ *		PGPARREP_SABOTAGE_TRIGGERS_ASIDE	triggers run beside other transactions
+ *		PGPARREP_SABOTAGE_ROLLBACK_MOVES_ORIGIN	a rollback counts as progress
+ *		PGPARREP_SABOTAGE_UNCAPPED_KEEPALIVE	keepalives go ahead of batches
+ *		PGPARREP_SABOTAGE_NO_FENCE			workers outlive their leader
+ *		PGPARREP_SABOTAGE_DROP_MESSAGE		one row in 100,000 is dropped
  *
  * scripts/sabotage knows the tests.
  *

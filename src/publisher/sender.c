@@ -534,6 +534,9 @@ capped_putmessage_noblock(char msgtype, const char *s, size_t len)
 	uint64		lsn;
 	XLogRecPtr	pending = InvalidXLogRecPtr;
 
+#ifdef PGPARREP_SABOTAGE_UNCAPPED_KEEPALIVE
+	pub = NULL;
+#endif
 	if (msgtype == 'd' && len == sizeof(copy) && s[0] == 'k' && pub != NULL)
 	{
 		pending = ring_oldest();

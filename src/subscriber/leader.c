@@ -699,6 +699,13 @@ take_change(TransactionId xid, const FStreamFrame *frame)
 	int			nkeys;
 	char	   *body;
 
+#ifdef PGPARREP_SABOTAGE_DROP_MESSAGE
+	static int	taken = 0;
+
+	if (++taken % 100000 == 0)
+		return;
+#endif
+
 	if (!fstream_get_row(frame, &row))
 		protocol_violation("A change of a row is malformed.");
 	rel = streamrel_lookup(row.relid);

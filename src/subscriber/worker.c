@@ -186,6 +186,17 @@ xact_callback(XactEvent event, void *arg)
 			CRASH_POINT("commit_known");
 			break;
 		case XACT_EVENT_ABORT:
+#ifdef PGPARREP_SABOTAGE_ROLLBACK_MOVES_ORIGIN
+			/* what servers from 16 on do with an origin LSN that is set early */
+			replorigin_session_origin_lsn = my_txn->end_lsn;
+			if (!COMPAT_ORIGIN_SHARED && !has_baton)
+			{
+				compat_origin_setup(pool->origin, pool->leader_pid);
+				has_baton = true;
+			}
+			replorigin_session_advance(my_txn->end_lsn, InvalidXLogRecPtr);
+			clear_origin();
+#endif
 			if (has_baton)
 			{
 				replorigin_session_reset();
