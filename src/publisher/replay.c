@@ -193,6 +193,7 @@ replay_begin(LogicalDecodingContext *ctx, ReorderBufferTXN *txn)
 	/* Unknown here if it made catalog changes only, or in SQL functions. */
 	pub->replay_txn = txn_get(pub, txn->xid);
 	pub->replay_txn->queued = true;
+	plan_begin_replay(pub->replay_txn->unlocked_epoch);
 	pub->pgoutput.begin_cb(ctx, txn);
 }
 
