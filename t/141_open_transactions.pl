@@ -57,7 +57,21 @@ foreach my $queued (0, 1)
 	trio_wait($trio);
 	is($pool->safe_psql('postgres', 'SELECT id, v FROM p1 ORDER BY 1'),
 		$queued ? "1|16\n2|\n5|" : "1|16\n5|", 'a table leaves the publication and comes back' . ($queued ? ', queued' : ''));
-	trio_sql($trio, 'TRUNCATE p1');
+
+	# one that comes, and one that goes
+	$ddl->query('ALTER PUBLICATION pub DROP TABLE p2');
+	$s1->query('BEGIN');
+	$s1->query('CREATE TEMP TABLE temporary (a int) ON COMMIT DROP') if $queued;
+	$s1->query('INSERT INTO p2 VALUES (1); INSERT INTO p3 VALUES (1)');
+	$ddl->query('ALTER PUBLICATION pub ADD TABLE p2');
+	$ddl->query('ALTER PUBLICATION pub DROP TABLE p3');
+	$s2->query('INSERT INTO p2 VALUES (2); INSERT INTO p3 VALUES (2)');
+	$s1->query('COMMIT');
+	trio_wait($trio);
+	is($pool->safe_psql('postgres', q{SELECT 'p2', id FROM p2 UNION ALL SELECT 'p3', id FROM p3 ORDER BY 1}),
+		"p2|2\np3|1", 'one table comes, another goes' . ($queued ? ', queued' : ''));
+	$ddl->query('ALTER PUBLICATION pub ADD TABLE p3');
+	trio_sql($trio, 'TRUNCATE p1, p2, p3');
 	trio_wait($trio);
 }
 
@@ -86,7 +100,7 @@ sub apply_changes
 }
 
 my %of_session;
-foreach my $step (1 .. 500)
+foreach my $step (1 .. 400)
 {
 	my $dice = rand();
 	if ($dice < 0.12)
