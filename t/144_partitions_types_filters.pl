@@ -185,7 +185,8 @@ trio_sql($trio, q{CREATE TABLE other_types (id int PRIMARY KEY, i int, u int, m 
 	q{CREATE TABLE other_types (id bigint PRIMARY KEY, i text, u bigint, m numeric(10,1))});
 foreach my $form ('text', 'binary')
 {
-	my $options = $form eq 'binary' ? 'binary = true' : undef;
+	# from 16 on a copy would be binary, too, which nosend has no functions for
+	my $options = $form eq 'binary' ? 'binary = true, copy_data = false' : undef;
 
 	trio_subscribe($trio, options => $options);
 	# an array of it has a send function, which fails unless there is no array
@@ -327,27 +328,41 @@ sql(q{CREATE PUBLICATION faulty FOR TABLE faulty WHERE (1 / (k - 5) >= 0), ordin
 subscribers('TRUNCATE ordinary');
 trio_subscribe($trio, publications => 'faulty');
 my $size = log_size($publisher);
+sub disable
+{
+	foreach my $name (qw(pool serial))
+	{
+		$trio->{$name}->safe_psql('postgres', "ALTER SUBSCRIPTION $name DISABLE");
+		wait_for($publisher, "SELECT NOT active FROM pg_replication_slots WHERE slot_name = '$name'", 'slot is free');
+	}
+	return;
+}
+sub enable { $trio->{$_}->safe_psql('postgres', "ALTER SUBSCRIPTION $_ ENABLE") for qw(pool serial); return }
+
+# all of it is there when decoding begins, so nothing is sent for want of more
+disable();
 sql(q{
 	INSERT INTO ordinary VALUES (100);
 	INSERT INTO faulty VALUES (1, 1), (7, 1);
 	INSERT INTO ordinary VALUES (101);
 	INSERT INTO faulty VALUES (5, 1) ON CONFLICT (k) DO UPDATE SET v = 2;
 	INSERT INTO ordinary VALUES (102)});
+enable();
 my $deadline = time() + $PostgreSQL::Test::Utils::timeout_default;
 my $count = sub { my @hits = log_since($publisher, $size) =~ /\Q$_[0]\E ERROR:  division by zero/g; return scalar @hits };
 usleep(50_000) until $count->('pool') >= 3 && $count->('serial') >= 3 || time() > $deadline;
 cmp_ok($count->('pool'), '>=', 3, 'a filter fails, again and again');
-is($pool->safe_psql('postgres', 'SELECT array_agg(k ORDER BY k) FROM ordinary WHERE k >= 100'), '{100,101}', 'what was before it has come');
-my $lsn = sql('SELECT pg_current_wal_insert_lsn()');
-foreach my $name (qw(pool serial))
+foreach my $node ($pool, $serial)
 {
-	# the catalog of the row's moment has the filter, whatever is done to it now
-	$trio->{$name}->safe_psql('postgres', "ALTER SUBSCRIPTION $name DISABLE");
-	wait_for($publisher, "SELECT NOT active FROM pg_replication_slots WHERE slot_name = '$name'", 'slot is free');
+	ok($node->poll_query_until('postgres', 'SELECT array_agg(k ORDER BY k) FROM ordinary WHERE k >= 100', '{100,101}'),
+		$node->name . ': what was before it comes');
 }
+# the catalog of the row's moment has the filter, whatever is done to it now
+my $lsn = sql('SELECT pg_current_wal_insert_lsn()');
+disable();
 sql(q{INSERT INTO ordinary VALUES (103); ALTER PUBLICATION faulty SET TABLE ordinary, faulty WHERE (k > 2)});
 sql("SELECT pg_replication_slot_advance('$_', '$lsn')") for qw(pool serial);
-$trio->{$_}->safe_psql('postgres', "ALTER SUBSCRIPTION $_ ENABLE") for qw(pool serial);
+enable();
 sql(q{INSERT INTO faulty VALUES (5, 9) ON CONFLICT (k) DO UPDATE SET v = 3; UPDATE faulty SET v = 4 WHERE k = 7});
 trio_wait($trio);
 compare_tables($serial, $pool, 'after the filter was repaired', qw(ordinary faulty));
