@@ -187,6 +187,7 @@ typedef struct PubTxn
 	bool		queued;			/* sticky */
 	QueueReason reason;			/* if queued */
 	bool		sent;			/* the client has something of it */
+	uint64		unlocked_epoch; /* at its first record; plan.c */
 	TransactionId cur_subxid;	/* named by the last X; Invalid: name it */
 	uint64		bytes;			/* of its frames, for the statistics */
 	Held	   *held;
@@ -275,6 +276,8 @@ extern void catalog_abandon(Publisher *pub);
 /* plan.c */
 extern void plan_init(Publisher *pub);
 extern void plan_shutdown(void);
+extern uint64 plan_unlocked_epoch(void);
+extern void plan_begin_replay(uint64 epoch);
 extern RelPlan *plan_lookup(Publisher *pub, CompatFileNode node, TransactionId xid);
 extern void bundle_require(Publisher *pub, RelSent *sent, Bundle *bundle);
 extern RelSent *bundle_sent(Publisher *pub, Oid relid);

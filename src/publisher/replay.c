@@ -16,6 +16,8 @@
  *		differently since pgoutput did.
  * I3.	Replayed changes belong to the top-level transaction: core has left out
  *		aborted subtransactions.
+ * I4.	When pgoutput fails, what came before is sent first, as in
+ *		txn_raise_errors.  Not so if sending itself has failed.
  *
  *-------------------------------------------------------------------------
  */
@@ -32,6 +34,9 @@ typedef struct ReplayBundle
 	Oid			relid;			/* hash key */
 	Bundle		bundle;
 } ReplayBundle;
+
+/* In capture_write, so that an error is not pgoutput's. */
+static bool capturing = false;
 
 static void capture_prepare_write(LogicalDecodingContext *ctx, XLogRecPtr lsn,
 								  TransactionId xid, bool last_write);
@@ -126,6 +131,7 @@ capture_write(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
 	if (len == 0)
 		return;					/* the origin of a dropped origin */
 
+	capturing = true;
 	switch (msg[0])
 	{
 		case 'B':
@@ -169,6 +175,7 @@ capture_write(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
 		default:
 			elog(ERROR, "unexpected message type \"%c\" of pgoutput", msg[0]);
 	}
+	capturing = false;
 }
 
 /*
@@ -193,14 +200,40 @@ replay_begin(LogicalDecodingContext *ctx, ReorderBufferTXN *txn)
 	/* Unknown here if it made catalog changes only, or in SQL functions. */
 	pub->replay_txn = txn_get(pub, txn->xid);
 	pub->replay_txn->queued = true;
+	plan_begin_replay(pub->replay_txn->unlocked_epoch);
 	pub->pgoutput.begin_cb(ctx, txn);
 }
 
+/*
+ * Row filters and output functions may fail, and will at each attempt.  (I4)
+ */
 static void
 replay_change(LogicalDecodingContext *ctx, ReorderBufferTXN *txn,
 			  Relation relation, ReorderBufferChange *change)
 {
-	publisher->pgoutput.change_cb(ctx, txn, relation, change);
+	Publisher  *pub = publisher;
+	MemoryContext cxt = CurrentMemoryContext;
+
+	capturing = false;
+	PG_TRY();
+	{
+		pub->pgoutput.change_cb(ctx, txn, relation, change);
+	}
+	PG_CATCH();
+	{
+		ErrorData  *edata;
+
+		if (capturing || !pub->streaming ||
+			ERRCODE_TO_CATEGORY(geterrcode()) == ERRCODE_OPERATOR_INTERVENTION)
+			PG_RE_THROW();
+
+		MemoryContextSwitchTo(cxt);
+		edata = CopyErrorData();
+		FlushErrorState();
+		sender_flush(pub);
+		ReThrowError(edata);
+	}
+	PG_END_TRY();
 }
 
 static void
