@@ -224,7 +224,8 @@ typedef ReorderBufferTupleBuf *CompatChangeTuple;
 #else
 #define compat_not_ready_relations(subid) GetSubscriptionNotReadyRelations(subid)
 #endif
-#if PG_VERSION_NUM >= 170000
+/* 18: the caller may hold the lock. */
+#if PG_VERSION_NUM >= 180000
 #define compat_workers_find(subid) logicalrep_workers_find(subid, true, false)
 #else
 #define compat_workers_find(subid) logicalrep_workers_find(subid, true)
