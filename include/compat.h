@@ -96,6 +96,13 @@ typedef ReorderBufferTupleBuf *CompatChangeTuple;
 #define COMPAT_PUBLICATION_MAY_MISS false
 #endif
 
+/* 16 dropped the type of a failed assertion; for unit/. */
+#if PG_VERSION_NUM >= 160000
+#define COMPAT_ASSERTION_TYPE_PARAM
+#else
+#define COMPAT_ASSERTION_TYPE_PARAM const char *type,
+#endif
+
 /* 16 brought pgoutput's option origin. */
 #if PG_VERSION_NUM >= 160000
 #define COMPAT_PGOUTPUT_HAS_ORIGIN true
