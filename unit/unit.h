@@ -29,8 +29,7 @@ ok(bool passed, const char *name)
 #ifdef USE_ASSERT_CHECKING
 /* The server's own, which headers with assertions call, is not linked. */
 void
-ExceptionalCondition(const char *condition, COMPAT_ASSERTION_TYPE_PARAM
-					 const char *file, int line)
+ExceptionalCondition(const char *condition, COMPAT_ASSERTION_TYPE_PARAM const char *file, int line)
 {
 	fprintf(stderr, "failed assertion \"%s\" at %s:%d\n", condition, file, line);
 	abort();
