@@ -254,11 +254,15 @@ typedef ReorderBufferTupleBuf *CompatChangeTuple;
  * What a change of the subscription makes an apply worker restart for, beyond
  * what is the same in all versions.
  */
-#if PG_VERSION_NUM >= 160000
+#if PG_VERSION_NUM >= 170000
 #define compat_subscription_differs(a, b) \
 	(strcmp((a)->origin, (b)->origin) != 0 || \
 	 (a)->passwordrequired != (b)->passwordrequired || \
 	 ((a)->ownersuperuser && !(b)->ownersuperuser))
+#elif PG_VERSION_NUM >= 160000
+#define compat_subscription_differs(a, b) \
+	(strcmp((a)->origin, (b)->origin) != 0 || \
+	 (a)->passwordrequired != (b)->passwordrequired)
 #else
 #define compat_subscription_differs(a, b) false
 #endif
