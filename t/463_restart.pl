@@ -11,6 +11,7 @@ use FindBin;
 use lib $FindBin::RealBin;
 
 use EndToEnd;
+use PostgreSQL::Test::Utils;
 use Test::More;
 
 my ($publisher, $subscriber) = publisher_and_subscriber('wal_retrieve_retry_interval = 100ms');
@@ -19,7 +20,7 @@ create_subscription($publisher, $subscriber, worker_number => 2);
 
 foreach my $round (1 .. 60)
 {
-	my $pid = leader_pid($subscriber);
+	my $pid = $subscriber->safe_psql('postgres', 'SELECT leader_pid FROM pgparrep.stat_subscription');
 
 	$publisher->safe_psql('postgres', "INSERT INTO t VALUES ($round)");
 	$subscriber->safe_psql('postgres', 'ALTER SUBSCRIPTION sub SET (worker_number = ' . (2 + $round % 2) . ')');
