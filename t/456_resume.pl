@@ -41,11 +41,11 @@ my ($restart_lsn, $confirmed) = ('0/0', '0/0');
 my $backwards = 0;
 sub sample
 {
-	my ($ret, $out) = $publisher->psql('postgres', qq{
+	my $out = answer($publisher, qq{
 		SELECT restart_lsn, confirmed_flush_lsn, restart_lsn < '$restart_lsn' OR confirmed_flush_lsn < '$confirmed', wal_status = 'lost'
 		FROM pg_replication_slots WHERE slot_name = 'sub'});
 
-	return unless defined $ret && $ret == 0 && $out =~ /^(\S+)\|(\S+)\|(.)\|(.)$/;
+	return unless defined $out && $out =~ /^(\S+)\|(\S+)\|(.)\|(.)$/;
 	($restart_lsn, $confirmed) = ($1, $2);
 	$backwards++ if $3 eq 't' || $4 eq 't';
 	return;

@@ -50,6 +50,7 @@ our @EXPORT = qw(
   wait_caught_up
   wait_for
   wait_until_up
+  answer
   compare_tables
   leader_pid
   apply_worker_pids
@@ -62,6 +63,7 @@ our @EXPORT = qw(
   mix_arguments
   run_mix
   start_mix
+  start_load
   stop_mix
   session
 );
@@ -142,11 +144,32 @@ sub wait_until_up
 
 	while (time() < $deadline)
 	{
-		my ($ret) = $node->psql('postgres', 'SELECT 1');
-		return 1 if defined $ret && $ret == 0;
+		return 1 if defined answer($node, 'SELECT 1');
 		usleep(100_000);
 	}
 	croak $node->name . " does not come up";
+}
+
+=item answer(node, statement ...)
+
+Runs the statements one by one and returns the output, also an empty one, and
+in list context the error messages as well; undef if one fails.  Unlike
+Test::Cluster's psql it may be asked of a server that is not up: a psql that
+ends before it has read its standard input would end the test.
+
+=cut
+
+sub answer
+{
+	my ($node, @statements) = @_;
+	my ($out, $err);
+	my $ok = IPC::Run::run(
+		[ 'psql', '-XqAt', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('postgres'), map { ('-c', $_) } @statements ],
+		'<', '/dev/null', '>', \$out, '2>', \$err);
+
+	chomp $out;
+	$out = undef unless $ok;
+	return wantarray ? ($out, $err) : $out;
 }
 
 =item kill_9(node, pid)
@@ -322,12 +345,12 @@ sub wait_for
 {
 	my ($node, $query, $what, $explanation) = @_;
 	my $deadline = time() + $PostgreSQL::Test::Utils::timeout_default;
-	my ($ret, $out, $err);
+	my ($out, $err);
 
 	while (time() < $deadline)
 	{
-		($ret, $out, $err) = $node->psql('postgres', $query);
-		return 1 if defined $ret && $ret == 0 && $out eq 't';
+		($out, $err) = answer($node, $query);
+		return 1 if defined $out && $out eq 't';
 		usleep(50_000);
 	}
 	diag($explanation->()) if $explanation;
@@ -473,10 +496,13 @@ sub log_since
 
 =item start_mix(publisher [, pgbench arguments]), stop_mix(handle)
 
+=item start_load(publisher, name, 'pgbench', arguments ...)
+
 Pgbench with eight clients on few rows: updates, deletes, upserts, changes of
 key, unique values that move from row to row, tables without key, out-of-line
 values, savepoints rolled back and released, aborts, TRUNCATE.  start_mix goes
-on over crashes of the publisher until stop_mix.
+on over crashes of the publisher until stop_mix; start_load does so with any
+other pgbench.
 
 =cut
 
@@ -669,14 +695,21 @@ sub run_mix
 sub start_mix
 {
 	my ($publisher, @arguments) = @_;
-	my $flag = $publisher->basedir . '/mix_goes_on';
-	my $log = $publisher->basedir . '/mix.log';
+
+	return start_load($publisher, 'mix', mix_arguments($publisher, @arguments));
+}
+
+sub start_load
+{
+	my ($publisher, $name, @command) = @_;
+	my $flag = $publisher->basedir . "/${name}_goes_on";
+	my $log = $publisher->basedir . "/$name.log";
 	# a crash of the publisher ends pgbench; a run of 3 s is the longest that
 	# stop_mix has to wait for
-	my $command = 'while [ -e "$0" ]; do "$@" || sleep 0.2; done';
+	my $loop = 'while [ -e "$0" ]; do "$@" || sleep 0.2; done';
 
 	append_to_file($flag, '');
-	my $run = IPC::Run::start([ 'sh', '-c', $command, $flag, mix_arguments($publisher, '-T', 3, @arguments) ],
+	my $run = IPC::Run::start([ 'sh', '-c', $loop, $flag, $command[0], '-T', 3, @command[ 1 .. $#command ] ],
 		'<', \undef, '>', $log, '2>', $log);
 	return { run => $run, flag => $flag };
 }

@@ -30,6 +30,7 @@
 #include "access/parallel.h"
 #include "access/xact.h"
 #include "decoder.h"
+#include "test_points.h"
 #include "miscadmin.h"
 #include "pgparrep.h"
 #include "pgstat.h"
@@ -177,6 +178,7 @@ do_batch(Formatter *fmt, uint64 seq, StringInfo out, MemoryContext rowcxt)
 			return false;
 	}
 
+	CRASH_POINT("batch_decoded");
 	return ship(out, true);
 }
 

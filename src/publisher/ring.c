@@ -48,6 +48,7 @@
 #include "access/xlogrecovery.h"
 #include "decoder.h"
 #include "guc.h"
+#include "test_points.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pgparrep.h"
@@ -592,11 +593,13 @@ publish(Publisher *pub)
 
 	Assert(is_open);
 
+	CRASH_POINT("before_batch");
 	is_open = false;
 	head++;
 	pg_memory_barrier();
 	pg_atomic_write_u64(&shared->published, head);
 	pg_memory_barrier();
+	CRASH_POINT("batch_handed_over");
 
 	for (i = 0; i < nhandles; i++)
 	{

@@ -32,6 +32,7 @@
 #include "miscadmin.h"
 #include "port/pg_bswap.h"
 #include "publisher.h"
+#include "test_points.h"
 #include "replication/walsender_private.h"
 #include "utils/memutils.h"
 
@@ -391,9 +392,11 @@ write_message(Publisher *pub, StringInfo message, XLogRecPtr lsn)
 	Assert(pub->header->len == pub->batch_head);
 	memcpy(message->data, pub->header->data, pub->batch_head);
 
+	CRASH_POINT("before_send");
 	ctx->out = message;
 	pub->write(ctx, lsn, xid, true);
 	ctx->out = out;
+	CRASH_POINT("sent");
 	pub->sent_position = lsn;
 }
 
@@ -531,6 +534,9 @@ capped_putmessage_noblock(char msgtype, const char *s, size_t len)
 	uint64		lsn;
 	XLogRecPtr	pending = InvalidXLogRecPtr;
 
+#ifdef PGPARREP_SABOTAGE_UNCAPPED_KEEPALIVE
+	pub = NULL;
+#endif
 	if (msgtype == 'd' && len == sizeof(copy) && s[0] == 'k' && pub != NULL)
 	{
 		pending = ring_oldest();

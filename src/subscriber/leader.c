@@ -70,6 +70,7 @@
 #include "streamrel.h"
 #include "tables.h"
 #include "takeover.h"
+#include "test_points.h"
 #include "txnbuf.h"
 
 /* Buckets of the key table: 4 MB, 262,144 keys in flight. */
@@ -633,10 +634,12 @@ commit(TransactionId xid, const FStreamCommit *data)
 	set_dependencies(txn, ptxn, csn);
 	in_flight[csn & (POOL_RING_SIZE - 1)] = txn;
 
+	CRASH_POINT("before_hand_out");
 	handed = csn;
 	pg_write_barrier();
 	pg_atomic_write_u64(&pool->handed, csn);
 	pool_wake_idle(1);
+	CRASH_POINT("handed_out");
 
 	if (alone)
 	{
@@ -695,6 +698,13 @@ take_change(TransactionId xid, const FStreamFrame *frame)
 	uint64		keys[KEYPLAN_MAX_KEYS];
 	int			nkeys;
 	char	   *body;
+
+#ifdef PGPARREP_SABOTAGE_DROP_MESSAGE
+	static int	taken = 0;
+
+	if (++taken % 100000 == 0)
+		return;
+#endif
 
 	if (!fstream_get_row(frame, &row))
 		protocol_violation("A change of a row is malformed.");

@@ -260,6 +260,9 @@ pool_stop(void)
 {
 	int			n = pg_atomic_read_u32(&pool->nworkers);
 
+#ifdef PGPARREP_SABOTAGE_NO_FENCE
+	return;
+#endif
 	pg_atomic_write_u32(&pool->stop, 1);
 	pg_memory_barrier();
 	for (int i = 0; i < n; i++)

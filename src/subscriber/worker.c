@@ -65,6 +65,7 @@
 #include "apply.h"
 #include "compat.h"
 #include "order.h"
+#include "test_points.h"
 #include "txnbuf.h"
 #include "worker.h"
 
@@ -166,8 +167,10 @@ xact_callback(XactEvent event, void *arg)
 			replorigin_session_origin_lsn = my_txn->end_lsn;
 			replorigin_session_origin_timestamp = my_txn->commit_time;
 			XactLastCommitEnd = InvalidXLogRecPtr;
+			CRASH_POINT("before_commit");
 			break;
 		case XACT_EVENT_COMMIT:
+			CRASH_POINT("commit_record_written");
 			if (has_baton)
 			{
 				replorigin_session_reset();
@@ -178,9 +181,22 @@ xact_callback(XactEvent event, void *arg)
 				pool_txn(pool, csn)->local_end = XactLastCommitEnd;
 			applying = false;
 			published = true;
+			CRASH_POINT("origin_advanced");
 			order_publish(my_csn, my_last_csn);
+			CRASH_POINT("commit_known");
 			break;
 		case XACT_EVENT_ABORT:
+#ifdef PGPARREP_SABOTAGE_ROLLBACK_MOVES_ORIGIN
+			/* what servers from 16 on do with an origin LSN that is set early */
+			replorigin_session_origin_lsn = my_txn->end_lsn;
+			if (!COMPAT_ORIGIN_SHARED && !has_baton)
+			{
+				compat_origin_setup(pool->origin, pool->leader_pid);
+				has_baton = true;
+			}
+			replorigin_session_advance(my_txn->end_lsn, InvalidXLogRecPtr);
+			clear_origin();
+#endif
 			if (has_baton)
 			{
 				replorigin_session_reset();
@@ -449,6 +465,7 @@ attempt(void)
 		}
 
 		/* Not in a callback: deferred triggers come before all callbacks. */
+		CRASH_POINT("applied");
 		worker_wait_turn();
 		order_set_state(WORKER_COMMITTING);
 		apply_begin_commit(&txn);
