@@ -106,6 +106,13 @@ typedef ReorderBufferTupleBuf *CompatChangeTuple;
 #define COMPAT_PUBLICATION_MAY_MISS false
 #endif
 
+/* 16 dropped the type of a failed assertion; for unit/. */
+#if PG_VERSION_NUM >= 160000
+#define COMPAT_ASSERTION_TYPE_PARAM
+#else
+#define COMPAT_ASSERTION_TYPE_PARAM const char *type,
+#endif
+
 /* 16 brought pgoutput's option origin. */
 #if PG_VERSION_NUM >= 160000
 #define COMPAT_PGOUTPUT_HAS_ORIGIN true
@@ -234,7 +241,8 @@ typedef ReorderBufferTupleBuf *CompatChangeTuple;
 #else
 #define compat_not_ready_relations(subid) GetSubscriptionNotReadyRelations(subid)
 #endif
-#if PG_VERSION_NUM >= 170000
+/* 18: the caller may hold the lock. */
+#if PG_VERSION_NUM >= 180000
 #define compat_workers_find(subid) logicalrep_workers_find(subid, true, false)
 #else
 #define compat_workers_find(subid) logicalrep_workers_find(subid, true)
@@ -256,11 +264,15 @@ typedef ReorderBufferTupleBuf *CompatChangeTuple;
  * What a change of the subscription makes an apply worker restart for, beyond
  * what is the same in all versions.
  */
-#if PG_VERSION_NUM >= 160000
+#if PG_VERSION_NUM >= 170000
 #define compat_subscription_differs(a, b) \
 	(strcmp((a)->origin, (b)->origin) != 0 || \
 	 (a)->passwordrequired != (b)->passwordrequired || \
 	 ((a)->ownersuperuser && !(b)->ownersuperuser))
+#elif PG_VERSION_NUM >= 160000
+#define compat_subscription_differs(a, b) \
+	(strcmp((a)->origin, (b)->origin) != 0 || \
+	 (a)->passwordrequired != (b)->passwordrequired)
 #else
 #define compat_subscription_differs(a, b) false
 #endif

@@ -120,7 +120,7 @@ my $log = log_since($subscriber, $offset);
 $log =~ s/.*(?:could not connect|could not receive|the database system is|Connection refused|server running).*\n//g;
 unlike($log, qr/could not send/, 'the leader does not report to a publisher that has gone');
 wait_caught_up($publisher, $subscriber);
-$subscriber->restart('fast');
+$subscriber->restart;
 wait_caught_up($publisher, $subscriber);
 compare_tables($publisher, $subscriber, 'clean stops');
 

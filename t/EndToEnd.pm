@@ -95,7 +95,8 @@ sub new_node
 	my ($name, $conf) = @_;
 	my $node = PostgreSQL::Test::Cluster->new($name);
 
-	$node->init(allows_streaming => 'logical');
+	# which bytes are text must not depend on the environment
+	$node->init(allows_streaming => 'logical', extra => ['--encoding=UTF8']);
 	$node->append_conf(
 		'postgresql.conf', qq{
 shared_preload_libraries = 'pgparrep'

@@ -61,7 +61,6 @@
 #include "utils/float.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
-#include "utils/pg_locale.h"
 #include "utils/timestamp.h"
 
 /*
@@ -141,7 +140,8 @@ get_settings(Settings *s)
 	s->bytea_output = bytea_output;
 	s->client_encoding = pg_get_client_encoding();
 	s->timezone = session_timezone;
-	for (p = locale_monetary; p != NULL && *p != '\0'; p++)
+	/* by name, since the server's header of locales needs those of ICU */
+	for (p = GetConfigOption("lc_monetary", true, false); p != NULL && *p != '\0'; p++)
 		s->monetary = s->monetary * 31 + (unsigned char) *p;
 }
 

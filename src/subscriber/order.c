@@ -375,14 +375,25 @@ has_committed(Csn csn)
 	return pg_atomic_read_u64(&order_pool->committed) >= csn;
 }
 
+static inline uint32
+wait_event(WorkerState state)
+{
+	switch (state)
+	{
+		case WORKER_WAIT_DEPENDENCY:
+			return dependency_event;
+		case WORKER_WAIT_TURN:
+			return turn_event;
+		default:
+			return retry_event;
+	}
+}
+
 void
 order_wait(Csn csn, WorkerState state, bool in_transaction)
 {
 	volatile long timeout = FIRST_CHECK_MS;
 	Csn			mine = pg_atomic_read_u64(&my_slot->csn);
-	uint32		event = (state == WORKER_WAIT_DEPENDENCY) ? dependency_event :
-				   (state == WORKER_WAIT_TURN)		 ? turn_event :
-													   retry_event;
 
 #ifdef PGPARREP_SABOTAGE_NO_COMMIT_WAIT
 	if (state == WORKER_WAIT_TURN)
@@ -413,7 +424,7 @@ order_wait(Csn csn, WorkerState state, bool in_transaction)
 				break;
 			rc = WaitLatch(MyLatch,
 						   WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						   timeout, event);
+						   timeout, wait_event(state));
 			after_wait(rc);
 			if (rc & WL_TIMEOUT)
 			{
