@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 #
-# lib.sh - what scripts/demo, scripts/test and scripts/sabotage share.
+# lib.sh - what the scripts here and in bench/ share.
 #
 # start_in_private_copy is the first thing each of them calls.  It
 #
@@ -105,7 +105,7 @@ install_packages() {
 # are wanted besides the usual ones, ARGS the script's own arguments.  Returns
 # in the copy only, with $work set.
 start_in_private_copy() {
-	local packages=$1 name=${0##*/} top v
+	local packages=$1 top name v
 	shift
 
 	if [ -n "${PGPARREP_WORK:-}" ]; then
@@ -128,6 +128,7 @@ start_in_private_copy() {
 	fi
 
 	top=$(cd "$(dirname "$0")/.." && pwd)
+	name=$(basename "$(cd "$(dirname "$0")" && pwd)")/${0##*/}
 	cd /
 	work=$(as_user mktemp -d /tmp/pgparrep.XXXXXX)
 	trap 'rm -rf "$work"' EXIT
@@ -137,9 +138,9 @@ start_in_private_copy() {
 	trap - EXIT
 	export PGPARREP_WORK="$work" PG_CONFIG
 	if [ "$(id -u)" = 0 ]; then
-		exec setpriv --reuid=postgres --regid=postgres --init-groups "$work/src/scripts/$name" "$@"
+		exec setpriv --reuid=postgres --regid=postgres --init-groups "$work/src/$name" "$@"
 	fi
-	exec "$work/src/scripts/$name" "$@"
+	exec "$work/src/$name" "$@"
 }
 
 # build_private_postgres DIR [MAKE ARGUMENTS]: copy the PostgreSQL of PG_CONFIG
