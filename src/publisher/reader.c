@@ -50,7 +50,7 @@
  * look at its socket and its clock, as much as decoding a record or two; in return
  * replies of the client are handled before the next.
  */
-#define RECORDS_PER_TURN 64
+#define RECORDS_PER_TURN 256
 
 static bool filter_heap(Publisher *pub, XLogReaderState *r);
 static bool filter_heap2(Publisher *pub, XLogReaderState *r);
