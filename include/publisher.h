@@ -208,6 +208,7 @@ typedef struct Publisher
 	 * stop between records without a chance to drain a batch.
 	 */
 	bool		streaming;
+	bool		reading_on;		/* reader.c: within read_on */
 
 	/* sender.c: the walsender's functions, the batch, and how far it is */
 	LogicalOutputPluginWriterPrepareWrite prepare_write;
@@ -288,8 +289,8 @@ extern void row_write_change(StringInfo out, RelPlan *plan, HeapTuple newtup,
 extern bool row_needs_catalog(RelPlan *plan);
 
 /* held.c */
-extern HeapTuple tuple_alloc(MemoryContext cxt, Size datalen);
-extern HeapTuple tuple_from_wal(MemoryContext cxt, const char *data, Size len);
+extern HeapTuple tuple_make(PGAlignedBlock *room, Size datalen);
+extern HeapTuple tuple_from_wal(PGAlignedBlock *room, const char *data, Size len);
 extern bool held_add_chunk(Publisher *pub, PubTxn *txn, TransactionId xid,
 						   CompatFileNode node, RepOriginId origin,
 						   const char *data, Size len);

@@ -67,7 +67,7 @@
  * A batch is published when it has this much: enough to make handing over
  * cheap, little enough to have several in flight soon.
  */
-#define BATCH_TARGET (32 * 1024)
+#define BATCH_TARGET (64 * 1024)
 
 /*
  * Size of each area of a batch if memory is not bounded, and the least that
@@ -509,6 +509,49 @@ wait_for_decoder(Publisher *pub, Batch *batch, BatchState seen)
 }
 
 /*
+ * Wake a decoder, if any sleeps.
+ */
+static void
+wake_decoder(void)
+{
+	int			i;
+
+	for (i = 0; i < nhandles; i++)
+	{
+		DecoderSlot *decoder = &shared->decoders[i];
+
+		if (pg_atomic_read_u32(&decoder->sleeping) != 0 &&
+			pg_atomic_exchange_u32(&decoder->sleeping, 0) != 0)
+		{
+			SetLatch(&decoder->proc->procLatch);
+			break;
+		}
+	}
+}
+
+/*
+ * Decoders that look for another batch without being woken.
+ */
+static int
+count_awake(void)
+{
+	int			awake = 0;
+	int			i;
+
+	for (i = 0; i < nhandles; i++)
+	{
+		DecoderSlot *decoder = &shared->decoders[i];
+		uint32		state = pg_atomic_read_u32(&decoder->state);
+
+		if ((state == DECODER_IDLE || state == DECODER_WORKING) &&
+			pg_atomic_read_u32(&decoder->sleeping) == 0)
+			awake++;
+	}
+
+	return awake;
+}
+
+/*
  * May the walsender format a batch that a decoder could still claim?
  */
 static inline bool
@@ -566,7 +609,12 @@ collect(Publisher *pub, bool wait)
 					done = true;
 				}
 				else
+				{
+					/* the one that was awake when it was published may have left */
+					if (pg_atomic_read_u64(&shared->claimed) <= tail)
+						wake_decoder();
 					wait_for_decoder(pub, batch, (BatchState) state);
+				}
 				break;
 		}
 	}
@@ -589,8 +637,6 @@ collect(Publisher *pub, bool wait)
 static void
 publish(Publisher *pub)
 {
-	int			i;
-
 	Assert(is_open);
 
 	CRASH_POINT("before_batch");
@@ -601,17 +647,12 @@ publish(Publisher *pub)
 	pg_memory_barrier();
 	CRASH_POINT("batch_handed_over");
 
-	for (i = 0; i < nhandles; i++)
-	{
-		DecoderSlot *decoder = &shared->decoders[i];
-
-		if (pg_atomic_read_u32(&decoder->sleeping) != 0 &&
-			pg_atomic_exchange_u32(&decoder->sleeping, 0) != 0)
-		{
-			SetLatch(&decoder->proc->procLatch);
-			break;
-		}
-	}
+	/*
+	 * Waking one costs more than copying the rows of a batch: only if those that
+	 * are awake have more than one batch each to come.
+	 */
+	if (head - pg_atomic_read_u64(&shared->claimed) > count_awake())
+		wake_decoder();
 
 	while (tail < head && collect(pub, false))
 		;
@@ -696,21 +737,12 @@ bool
 ring_add_row(Publisher *pub, PubTxn *txn, TransactionId xid, RelPlan *plan,
 			 char type, HeapTuple newtup, HeapTuple oldtup)
 {
-	Settings	now;
 	Size		row;
 	Size		size;
 	char	   *p;
 
 	if (shared == NULL)
 		return false;
-
-	get_settings(&now);
-	if (memcmp(&now, &settings, sizeof(Settings)) != 0)
-	{
-		restart(pub);
-		if (shared == NULL)
-			return false;
-	}
 
 	if (plan->blob == NULL)
 		plan_make_blob(plan);
@@ -821,14 +853,24 @@ wait_for_first(void)
 }
 
 /*
- * The reader wants a page: is it behind?
+ * The reader wants a page: is it behind?  And would values look as before?
  */
 void
 ring_note_page(Publisher *pub, XLogRecPtr page)
 {
+	Settings	now;
+
 	pub->behind = false;
 	if (shared == NULL)
 		return;
+
+	get_settings(&now);
+	if (memcmp(&now, &settings, sizeof(Settings)) != 0)
+	{
+		restart(pub);
+		if (shared == NULL)
+			return;
+	}
 
 	pg_atomic_write_u64(&shared->reader_lsn, page);
 	if (pgparrep_force_decoders)

@@ -505,6 +505,15 @@ drain_page_read(XLogReaderState *state, XLogRecPtr page, int reqlen,
 							   GetXLogReplayRecPtr(NULL) :
 							   GetFlushRecPtr(NULL);
 
+	/*
+	 * Reading on must not wait.  It gets whole pages only: the WAL reader does not
+	 * look for this answer once it has a page's beginning.
+	 */
+	if (state->nonblocking &&
+		(page + XLOG_BLCKSZ > pub->known_flush ||
+		 compat_slot_waits_for_standbys(pub->ctx->slot)))
+		return XLREAD_WOULDBLOCK;
+
 	if (need > pub->known_flush || compat_slot_waits_for_standbys(pub->ctx->slot))
 		sender_flush(pub);
 	else if (!batch_is_empty(pub) &&
