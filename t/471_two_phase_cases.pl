@@ -5,7 +5,8 @@
 # PREPARED can end.  Two subscriptions of one server get the same transaction of the
 # publisher.  What was prepared before two_phase was on comes late, with positions
 # that lie before what is done already, or only its end comes.  A PREPARE that was
-# done before a connection was lost may come again.
+# done before a connection was lost may come again.  And what follows the end of a
+# prepared transaction, and waits for its locks, must not be what that end waits for.
 use strict;
 use warnings FATAL => 'all';
 
@@ -67,7 +68,7 @@ usleep(3_000_000);
 my $errors = () = log_since($subscriber, $mark) =~ /ERROR:  prepared transactions are disabled/g;
 cmp_ok($errors, '>', 0, 'it says what is wrong');
 cmp_ok($errors, '<', 12, 'and does not try all the time');
-like(log_since($subscriber, $mark), qr/HINT:  Set max_prepared_transactions to a nonzero value/, 'with a hint');
+like(log_since($subscriber, $mark), qr/HINT:  Set "?max_prepared_transactions"? to a nonzero value/, 'with a hint');
 is($subscriber->safe_psql('postgres', 'SELECT count(*) FROM t2 WHERE id IN (2, 5)'), 0, 'nothing goes past it');
 $subscriber->append_conf('postgresql.conf', 'max_prepared_transactions = 20');
 $subscriber->restart;
@@ -123,6 +124,30 @@ $subscriber->safe_psql('postgres', 'DROP TRIGGER refuse ON t1');
 run(q{COMMIT PREPARED 'deferred'});
 wait_caught_up($publisher, $subscriber, 'sub1');
 compare_tables($publisher, $subscriber, 'after that');
+
+# ---------- locks that a prepared transaction holds
+
+# Without the table of keys nothing but its locks tells who depends on it.
+$subscriber->append_conf('postgresql.conf', 'pgparrep.key_table = off');
+$subscriber->reload;
+wait_for($subscriber, q{SELECT current_setting('pgparrep.key_table') = 'off'}, 'the setting');
+run(q{INSERT INTO t2 VALUES (12, 0), (13, 0), (14, 0)}, q{BEGIN; UPDATE t2 SET v = 1 WHERE id = 12; PREPARE TRANSACTION 'locks'});
+wait_caught_up($publisher, $subscriber, 'sub1');
+$session = session($subscriber);
+$session->query('BEGIN; UPDATE t2 SET v = v WHERE id = 14');
+run(q{BEGIN; UPDATE t2 SET v = 2 WHERE id = 14; UPDATE t2 SET v = 2 WHERE id = 13; COMMIT},
+	q{COMMIT PREPARED 'locks'},
+	q{BEGIN; UPDATE t2 SET v = 3 WHERE id = 13; UPDATE t2 SET v = 3 WHERE id = 12; COMMIT});
+wait_for($subscriber, q{
+	SELECT count(*) > 0 FROM pg_stat_activity
+	WHERE backend_type = 'pgparrep apply worker' AND wait_event_type = 'Lock'}, 'the first to wait for the session');
+usleep(500_000);
+$session->query('COMMIT');
+$session->quit;
+wait_caught_up($publisher, $subscriber, 'sub1');
+compare_tables($publisher, $subscriber, 'locks of a prepared transaction');
+$subscriber->append_conf('postgresql.conf', 'pgparrep.key_table = on');
+$subscriber->reload;
 
 # ---------- two subscriptions, one transaction
 

@@ -649,7 +649,9 @@ hand_out(TransactionId xid, TxnBuffer *txn, uint32 flags,
 			ptxn->flags |= PTXN_EMPTY;
 		txnbuf_commit(txn, ptxn);
 		set_dependencies(txn, ptxn, csn);
+#ifndef PGPARREP_SABOTAGE_NO_FINISH_WAIT
 		ptxn->wait_csn = Max(ptxn->wait_csn, last_finish);	/* I7 */
+#endif
 	}
 	else
 	{
