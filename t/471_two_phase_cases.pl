@@ -187,6 +187,30 @@ is($subscriber->safe_psql('postgres', 'SELECT string_agg(id::text, $$ $$) FROM t
 	'it is not done again');
 is(prepared(), 0, 'and ended');
 
+# ---------- a slot that was copied has lost two-phase decoding
+
+$subscriber->safe_psql('postgres', "DROP SUBSCRIPTION $_") for 'sub1', 'sub2';
+$_->safe_psql('postgres', 'TRUNCATE t1, t2') for $publisher, $subscriber;
+$subscriber->safe_psql('postgres',
+	"CREATE SUBSCRIPTION sub3 CONNECTION '" . connection($publisher)
+	  . "' PUBLICATION pub1, pub2 WITH (worker_number = 0, two_phase = true, copy_data = false)");
+run(q{BEGIN; INSERT INTO t1 VALUES (50, 1); PREPARE TRANSACTION 'copied'},
+	q{BEGIN; INSERT INTO t1 VALUES (51, 1); PREPARE TRANSACTION 'copied, rolled back'});
+wait_caught_up($publisher, $subscriber, 'sub3');
+is(prepared(), 2, 'prepared by the server itself');
+$subscriber->safe_psql('postgres', 'ALTER SUBSCRIPTION sub3 DISABLE');
+wait_for($publisher, q{SELECT NOT active FROM pg_replication_slots WHERE slot_name = 'sub3'}, 'it to stop');
+$publisher->safe_psql('postgres', q{SELECT pg_copy_logical_replication_slot('sub3', 'copy', false, 'pgparrep')});
+$subscriber->safe_psql('postgres', q{
+	ALTER SUBSCRIPTION sub3 SET (slot_name = 'copy', worker_number = 4);
+	ALTER SUBSCRIPTION sub3 ENABLE});
+wait_for($publisher, q{SELECT active AND two_phase FROM pg_replication_slots WHERE slot_name = 'copy'}, 'two-phase decoding');
+$publisher->safe_psql('postgres', q{SELECT pg_drop_replication_slot('sub3')});
+run(q{COMMIT PREPARED 'copied'}, q{ROLLBACK PREPARED 'copied, rolled back'}, q{UPDATE t1 SET v = 2 WHERE id = 50});
+wait_caught_up($publisher, $subscriber, 'sub3');
+compare_tables($publisher, $subscriber, 'prepared by the server itself, ended by workers');
+is(prepared(), 0, 'all ended');
+
 unlike(slurp_file($_->logfile), qr/TRAP|PANIC/, $_->name . ': no assertion failed') for $publisher, $subscriber;
 $_->stop for $subscriber, $publisher;
 done_testing();

@@ -36,10 +36,10 @@ put_rollback_prepared(StringInfo buf, uint32 xid, const char *gid, int len)
 {
 	static const char body[] =
 		"\0"					/* flags */
-		"\0\0\0\0\0\0\2\20"	/* end of PREPARE */
-		"\0\0\0\0\0\0\3\0"	/* end */
-		"\0\0\0\0\0\0\0\7"	/* time of PREPARE */
-		"\0\0\0\0\0\0\0\11"	/* time */
+		"\0\0\0\0\0\0\2\20"		/* end of PREPARE */
+		"\0\0\0\0\0\0\3\0"		/* end */
+		"\0\0\0\0\0\0\0\7"		/* time of PREPARE */
+		"\0\0\0\0\0\0\0\11"		/* time */
 		"\0\0\3\40";			/* xid 800 */
 	int			frame = fstream_begin(buf, xid, FSTREAM_ROLLBACK_PREPARED);
 

@@ -180,6 +180,16 @@ start_streaming(const WalRcvStreamOptions *options)
 	ListCell   *lc;
 	WalRcvExecResult *res;
 	bool		first = true;
+	bool		two_phase;
+
+	/*
+	 * When two_phase is pending and all tables are ready, it is to be turned
+	 * on.  Where it is on, the slot has it, but for a copied one; that too
+	 * leaves nothing prepared behind, since a PREPARE that comes again is
+	 * recognized.
+	 */
+	two_phase = options->proto.logical.twophase ||
+				MySubscription->twophasestate == LOGICALREP_TWOPHASE_STATE_ENABLED;
 
 	initStringInfo(&names);
 	foreach(lc, options->proto.logical.publication_names)
@@ -204,7 +214,7 @@ start_streaming(const WalRcvStreamOptions *options)
 					 options->slotname, LSN_FORMAT_ARGS(start_position),
 					 options->proto.logical.proto_version);
 	compat_append_origin_option(&cmd, options, walrcv_server_version(conn));
-	if (options->proto.logical.twophase)
+	if (two_phase)
 		appendStringInfoString(&cmd, ", two_phase 'on'");
 	appendStringInfoString(&cmd, ", publication_names ");
 	append_literal(&cmd, names.data);
@@ -238,10 +248,6 @@ start_streaming(const WalRcvStreamOptions *options)
 	pfree(cmd.data);
 	pfree(names.data);
 
-	/*
-	 * All tables are ready: two_phase was pending and is on from here, as the
-	 * slot remembers, too.
-	 */
 	if (options->proto.logical.twophase)
 	{
 		leader_start_tx();
@@ -690,8 +696,7 @@ commit(TransactionId xid, const FStreamCommit *data)
 	FStreamPrepared end = {
 		.lsn = data->commit_lsn,
 		.end_lsn = data->end_lsn,
-		.time = data->commit_time
-	};
+		.time = data->commit_time};
 
 	/*
 	 * Applied in an earlier life, of which the publisher did not hear: it
