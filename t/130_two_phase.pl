@@ -126,6 +126,24 @@ compare('ended in another connection', 'C K r');
 run(q{COMMIT PREPARED 'apart queued'});
 compare('ended after one more connection', 'K');
 
+# Without origins: what came before the session took one is taken back.
+run(q{SELECT pg_replication_origin_create('elsewhere')},
+	q{BEGIN; INSERT INTO a VALUES (9130, 1); SELECT pg_replication_origin_session_setup('elsewhere');
+	  INSERT INTO a VALUES (9131, 1); PREPARE TRANSACTION 'origin'},
+	q{COMMIT PREPARED 'origin'},
+	q{BEGIN; INSERT INTO a VALUES (9132, 1); PREPARE TRANSACTION 'origin'},
+	q{ROLLBACK PREPARED 'origin'});
+run(q{INSERT INTO a VALUES (9133, 1)});
+{
+	$node->safe_psql('postgres', q{SELECT pg_copy_logical_replication_slot('extreme', 'no_origin')});
+	my $data = fstream_receive($node, 'no_origin', %options, two_phase => 'true', origin => 'none');
+	my ($extreme, undef, $open) = fstream_transactions(fstream_parse($data));
+	is(join(' ', map { map { (relation_columns($_->[1]))[0] } @{ $_->{changes} } } @$extreme), '9133', 'no origin');
+	is(scalar(@$open), 0, 'no origin: nothing unfinished');
+	$node->safe_psql('postgres', q{SELECT pg_drop_replication_slot('no_origin')});
+}
+compare('with origins', 'P2 K P1 r C');
+
 # The same at random, with concurrent DDL.
 my $dir = $node->basedir;
 append_to_file("$dir/prepare.sql", q{

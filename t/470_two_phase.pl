@@ -86,6 +86,11 @@ foreach my $two_phase ('true', 'false')
 		q{COMMIT PREPARED 'c'});
 	same("$on: subtransactions, empty ones", 0);
 
+	# more than the leader keeps in memory
+	run(q{BEGIN; INSERT INTO t SELECT i, i FROM generate_series(1001, 3000) i; UPDATE t SET v = 0 WHERE id > 2000; PREPARE TRANSACTION 'large'},
+		q{COMMIT PREPARED 'large'}, q{DELETE FROM t WHERE id > 1000});
+	same("$on: large", 0);
+
 	# TRUNCATE is left to core by the publisher and conflicts with everything here.
 	run(q{BEGIN; TRUNCATE t; INSERT INTO t VALUES (21, 21); PREPARE TRANSACTION 'd'});
 	run(q{COMMIT PREPARED 'd'}, q{INSERT INTO t SELECT i, i, i FROM generate_series(22, 60) i});

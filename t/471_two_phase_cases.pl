@@ -211,6 +211,16 @@ wait_caught_up($publisher, $subscriber, 'sub3');
 compare_tables($publisher, $subscriber, 'prepared by the server itself, ended by workers');
 is(prepared(), 0, 'all ended');
 
+# ---------- the publisher waits for its synchronous standby at all of them
+
+$publisher->safe_psql('postgres', q{ALTER SYSTEM SET synchronous_standby_names = 'sub3'});
+$publisher->reload;
+wait_for($publisher, q{SELECT sync_state = 'sync' FROM pg_stat_replication}, 'the synchronous standby');
+my $started = time();
+run(map {; "BEGIN; INSERT INTO t1 VALUES (60 + $_, 1); PREPARE TRANSACTION 's'",
+	$_ % 2 ? q{COMMIT PREPARED 's'} : q{ROLLBACK PREPARED 's'} } 1 .. 10);
+cmp_ok(time() - $started, '<', 9, 'flushed positions are told at once');
+
 unlike(slurp_file($_->logfile), qr/TRAP|PANIC/, $_->name . ': no assertion failed') for $publisher, $subscriber;
 $_->stop for $subscriber, $publisher;
 done_testing();

@@ -6,10 +6,11 @@
  * Core asks the output plugin's filter_by_origin callback about every record
  * that it is about to decode: insert, update, delete, multi-insert, truncate,
  * speculative confirmation, logical message, commit, abort and, with two-phase
- * decoding, prepare, once each, in WAL order, after it has brought the snapshot builder and the reorder buffer's
- * transaction entry up to date.  At that moment ctx->reader holds the record.
- * The reader formats the change, puts it into the batch and answers "filtered":
- * then core neither queues nor spills nor sorts it.
+ * decoding, prepare, once each, in WAL order, after it has brought the snapshot
+ * builder and the reorder buffer's transaction entry up to date.  At that moment
+ * ctx->reader holds the record.  The reader formats the change, puts it into the
+ * batch and answers "filtered": then core neither queues nor spills nor sorts
+ * it.
  *
  * Answering "not filtered" instead leaves the change to core, which replays it
  * at commit under the right snapshot, through pgoutput (replay.c).  That is done

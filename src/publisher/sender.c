@@ -30,6 +30,7 @@
 #include "access/xlogrecovery.h"
 #include "fstream.h"
 #include "libpq/libpq.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "port/pg_bswap.h"
 #include "publisher.h"
@@ -284,6 +285,7 @@ void
 sender_prepare(Publisher *pub, TransactionId xid, XLogRecPtr prepare_lsn,
 			   XLogRecPtr end_lsn, TimestampTz time, const char *gid)
 {
+	gid = pg_server_to_client(gid, strlen(gid));
 	sender_tell_sync(pub);
 	if (batch_is_empty(pub))
 		open_batch(pub);

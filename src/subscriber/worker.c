@@ -415,10 +415,13 @@ describe(ApplyTxn *txn)
  * The server's name for the local prepared transaction, so that its own apply
  * worker can take over in between, and its commands know that there is one.
  */
-static void
-local_gid(char *gid)
+static const char *
+local_gid(void)
 {
-	snprintf(gid, GIDSIZE, "pg_gid_%u_%u", pool->subid, my_txn->remote_xid);
+	static char gid[GIDSIZE];
+
+	snprintf(gid, sizeof(gid), "pg_gid_%u_%u", pool->subid, my_txn->remote_xid);
+	return gid;
 }
 
 /* The publisher's message that ends what is in work, for errors. */
@@ -436,19 +439,20 @@ message_type(void)
 
 /* Prepares the local transaction. */
 static void
-prepare(const char *gid)
+prepare(void)
 {
 	/* Only a transaction block can be prepared. */
 	BeginTransactionBlock();
 	CommitTransactionCommand();
-	(void) PrepareTransactionBlock(gid);
+	(void) PrepareTransactionBlock(local_gid());
 	CommitTransactionCommand();
 }
 
 /* Commits or rolls back a local prepared transaction. */
 static void
-finish_prepared(const char *gid)
+finish_prepared(void)
 {
+	const char *gid = local_gid();
 	bool		commit = (my_txn->flags & PTXN_COMMIT_PREPARED) != 0;
 	bool		there;
 
@@ -487,7 +491,6 @@ attempt(void)
 		uint64		n = 0;
 		bool		to_prepare;
 		bool		clear_skip;
-		char		gid[GIDSIZE];
 
 		SetCurrentStatementStartTimestamp();
 		StartTransactionCommand();
@@ -498,7 +501,6 @@ attempt(void)
 
 		my_txn = pool_txn(pool, my_csn);
 		describe(&txn);
-		local_gid(gid);
 		to_prepare = (my_txn->flags & PTXN_PREPARE) != 0;
 		clear_skip = (my_txn->flags & PTXN_SKIPLSN) != 0 &&
 					 !XLogRecPtrIsInvalid(MySubscription->skiplsn);
@@ -507,7 +509,7 @@ attempt(void)
 			/* nothing to apply, so nothing to skip */
 		}
 		else if (to_prepare &&
-				 LookupGXact(gid, my_txn->end_lsn, my_txn->commit_time))
+				 LookupGXact(local_gid(), my_txn->end_lsn, my_txn->commit_time))
 			to_prepare = false; /* done before the connection was lost */
 		else if (clear_skip && MySubscription->skiplsn == my_txn->commit_lsn)
 		{
@@ -538,9 +540,9 @@ attempt(void)
 		order_set_state(WORKER_COMMITTING);
 		apply_begin_commit(&txn, message_type());
 		if (to_prepare)
-			prepare(gid);
+			prepare();
 		else if (my_txn->flags & PTXN_FINISH_PREPARED)
-			finish_prepared(gid);
+			finish_prepared();
 
 		if (to_prepare && !clear_skip)
 		{
