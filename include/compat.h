@@ -184,13 +184,6 @@ typedef ReorderBufferTupleBuf *CompatChangeTuple;
 #define COMPAT_FAILOVER false
 #endif
 
-/* Can ALTER SUBSCRIPTION ... SET change two_phase? */
-#if PG_VERSION_NUM >= 180000
-#define COMPAT_ALTER_TWO_PHASE true
-#else
-#define COMPAT_ALTER_TWO_PHASE false
-#endif
-
 /*
  * 18 puts pg_noreturn in front of a declaration; its predecessor, which stood
  * behind, is gone there.

@@ -256,7 +256,7 @@ typedef struct Publisher
 	HTAB	   *replay_bundles;
 	StringInfo	replay_types;	/* Y frames that wait for their R */
 	PubTxn	   *replay_txn;
-	bool		in_delegated_commit;
+	bool		in_delegated_end;
 } Publisher;
 
 /* plugin.c */
@@ -334,6 +334,9 @@ extern void sender_abort(Publisher *pub, TransactionId topxid, TransactionId sub
 						 XLogRecPtr lsn, TimestampTz time);
 extern void sender_commit(Publisher *pub, TransactionId xid, XLogRecPtr commit_lsn,
 						  XLogRecPtr end_lsn, TimestampTz time);
+extern void sender_prepare(Publisher *pub, TransactionId xid, XLogRecPtr prepare_lsn,
+						   XLogRecPtr end_lsn, TimestampTz time, const char *gid);
+extern void sender_tell_sync(Publisher *pub);
 extern void sender_make_room(Publisher *pub, Size len);
 extern void sender_covered(Publisher *pub, XLogRecPtr lsn);
 extern void sender_flush(Publisher *pub);

@@ -44,7 +44,8 @@ sub start
 sub accepted
 {
 	my ($name, %options) = @_;
-	is(start('s', %options), undef, "accepted: $name");
+	my $slot = delete $options{slot} // 's';
+	is(start($slot, %options), undef, "accepted: $name");
 }
 
 sub refused
@@ -88,8 +89,11 @@ accepted('origin any', origin => 'any');
 accepted('origin none', origin => 'none');
 refused('origin x', qr/unrecognized origin value: "x"/, origin => 'x');
 accepted('two_phase off', two_phase => 'false');
-refused('two_phase', qr/0A000.*two_phase cannot be used together/s, two_phase => 'true', proto_version => 3);
-refused('two-phase slot', qr/0A000.*"twophase" has two-phase decoding enabled/s, slot => 'twophase');
+accepted('two-phase slot', slot => 'twophase', proto_version => 3);
+accepted('two_phase of a two-phase slot', slot => 'twophase', two_phase => 'true', proto_version => 3);
+refused('two_phase with an old proto_version', qr/proto_version=2 does not support two-phase commit/,
+	slot => 'twophase', two_phase => 'true', proto_version => 2);
+refused('two_phase x', qr/two_phase requires a Boolean value/, two_phase => 'x', proto_version => 3);
 refused('unknown option', qr/unrecognized option "nonsense"/, nonsense => 1);
 refused('no publication', qr/"publication_names" missing/, publication_names => undef);
 refused('empty publication list', qr/"publication_names" missing|invalid publication_names/, publication_names => '');

@@ -13,7 +13,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = PgParRep::publisher_node('publisher');
+my $node = PgParRep::publisher_node('publisher', max_prepared_transactions => 5);
 my $version = $node->safe_psql('postgres', 'SHOW server_version_num');
 
 if ($node->safe_psql('postgres', 'SHOW server_encoding') ne 'UTF8')
@@ -139,6 +139,34 @@ for (1 .. 3)
 	close $client->{sock};
 }
 is(ids(receive('latin1', {})), '20 21 22 23', 'nothing is lost when the reason is gone');
+
+# With two-phase decoding an error counts when the transaction is prepared.
+sql(q{SELECT pg_create_logical_replication_slot('prepared', 'pgparrep', false, true)});
+sql(q{
+	BEGIN; INSERT INTO t VALUES (130, 'x'); SAVEPOINT a; INSERT INTO t VALUES (131, '€'); ROLLBACK TO a;
+	INSERT INTO t VALUES (132, 'y'); PREPARE TRANSACTION 'schön';
+	COMMIT PREPARED 'schön';
+});
+{
+	my $data = receive('prepared', \%latin1, proto_version => 3);
+	is(ids($data), '130 132', 'prepared without what was rolled back');
+	is(join(' ', map { $_->{body} =~ /(sch.*n)\0$/ } fstream_parse($data)), join(' ', ("sch\xf6n") x 3),
+		'its name in the encoding of the client');
+}
+sql(q{
+	INSERT INTO t VALUES (133, 'before');
+	BEGIN; INSERT INTO t VALUES (134, '€'); PREPARE TRANSACTION 'g';
+	INSERT INTO t VALUES (135, 'after');
+});
+for (1 .. 2)
+{
+	ok(!eval { receive('prepared', \%latin1, proto_version => 3); 1 }, "attempt $_ fails at PREPARE");
+	like($@, qr/has no equivalent in encoding "LATIN1".*relation "public\.t"/s, 'with the reason and the relation');
+}
+is(ids(receive('prepared', {}, proto_version => 3)), '133 134 135', 'prepared when the reason is gone');
+sql(q{ROLLBACK PREPARED 'g'});
+is(join('', map { $_->{type} } fstream_parse(receive('prepared', \%latin1, proto_version => 3))), 'r', 'and rolled back');
+sql(q{SELECT pg_drop_replication_slot('prepared')});
 
 # A row filter that fails: pgoutput's error, at commit, until it is repaired.
 slots('filter');

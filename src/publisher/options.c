@@ -4,8 +4,7 @@
  *	  The options of START_REPLICATION with streaming 'extreme'.
  *
  * Those of pgoutput keep their meaning and are passed on to it, but for
- * streaming and two_phase, which it would not understand or not be able to
- * serve.
+ * streaming, which it would not understand.
  *
  *-------------------------------------------------------------------------
  */
@@ -175,12 +174,7 @@ options_parse(List *options, PublisherOptions *opts)
 		else if (strcmp(def->defname, "two_phase") == 0)
 		{
 			bit = OPT_TWO_PHASE;
-			if (defGetBoolean(def))
-				ereport(ERROR,
-						(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-						 errmsg("two_phase cannot be used together with streaming 'extreme'"),
-						 errhint("Use two_phase = false, or another value of streaming.")));
-			pass_on = false;
+			(void) defGetBoolean(def);
 		}
 		else if (name_is(def->defname, "parallel-decode-num"))
 		{

@@ -71,13 +71,6 @@ startup(LogicalDecodingContext *ctx, OutputPluginOptions *opt, bool is_init)
 		return;
 	}
 
-	if (ctx->slot->data.two_phase)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("replication slot \"%s\" has two-phase decoding enabled, which cannot be used together with streaming 'extreme'",
-						NameStr(ctx->slot->data.name)),
-				 errhint("Use a slot without two_phase, or another value of streaming.")));
-
 	cxt = AllocSetContextCreate(ctx->context, "pgparrep publisher",
 								ALLOCSET_DEFAULT_SIZES);
 	old = MemoryContextSwitchTo(cxt);

@@ -41,6 +41,15 @@
  * leader holds no lock that a worker can wait for while it waits for a
  * commit.
  *
+ * A prepared transaction keeps its locks until the CSN that ends it, so that a
+ * wait for one of them is a wait for that CSN, which nobody can see or break.
+ * None can be part of a cycle: whatever comes after that CSN does not begin
+ * before it is published (leader.c, I7), and what comes before has not met
+ * these locks on the publisher, which held them as long.  Where it meets them
+ * here all the same, because of a constraint that is only here or of a local
+ * session, the server's own apply waits for ever as well, until somebody ends
+ * the prepared transaction.
+ *
  *-------------------------------------------------------------------------
  */
 #include "pgparrep.h"
@@ -165,7 +174,8 @@ group_size(Csn first, Csn handed)
 		PoolTxn    *ptxn = pool_txn(order_pool, first + n);
 
 		changes += ptxn->nchanges;
-		if ((ptxn->flags & (PTXN_EMPTY | PTXN_SKIPLSN | PTXN_ALONE)) != 0 ||
+		if ((ptxn->flags & (PTXN_EMPTY | PTXN_SKIPLSN | PTXN_ALONE |
+							PTXN_PREPARE | PTXN_FINISH_PREPARED)) != 0 ||
 			ptxn->file != 0 || changes > MAX_GROUP_CHANGES)
 			break;
 		n++;
@@ -316,7 +326,7 @@ waits_for_me(int pid, Visited *visited)
 	{
 		if (blockers[i] == MyProcPid)
 			return true;
-		/* 0 is a prepared transaction, which waits for nobody. */
+		/* 0 is a prepared transaction; see above. */
 		if (blockers[i] != 0 && waits_for_me(blockers[i], visited))
 			return true;
 	}
