@@ -27,6 +27,7 @@ typedef enum DependKind
 /* A table, or a tree of partitions.  To be zeroed by whoever allocates it. */
 typedef struct DependDomain
 {
+	uint32		number;			/* not for depend.c */
 	DependCsn	last;			/* newest that changed it at all */
 	DependCsn	all;			/* newest that conflicts with all of it */
 	DependCsn	touched;		/* transaction in work that changed it */
@@ -48,6 +49,9 @@ extern void depend_begin(DependTable *table, DependCsn self,
  */
 extern DependCsn depend_change(DependTable *table, DependDomain *domain,
 							   DependKind kind, int nkeys, const uint64 *keys);
+
+/* The newest earlier transaction that changed the domain, as above. */
+extern DependCsn depend_last(DependTable *table, DependDomain *domain);
 extern void depend_end(DependTable *table);
 
 #endif							/* PGPARREP_DEPEND_H */

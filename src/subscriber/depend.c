@@ -146,6 +146,12 @@ depend_change(DependTable *table, DependDomain *domain, DependKind kind,
 	return wait > table->committed ? wait : 0;
 }
 
+DependCsn
+depend_last(DependTable *table, DependDomain *domain)
+{
+	return domain->last > table->committed ? domain->last : 0;
+}
+
 void
 depend_end(DependTable *table)
 {

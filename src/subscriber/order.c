@@ -87,6 +87,7 @@
 static Pool *order_pool;
 static WorkerSlot *my_slot;
 static int	my_slot_no;
+static uint32 yield_table = ORDER_NO_YIELD;
 static uint32 idle_event;
 static uint32 dependency_event;
 static uint32 turn_event;
@@ -152,11 +153,8 @@ group_size(Csn first, Csn handed)
 	uint64		changes = 0;
 	int			n = 0;
 
-	/*
-	 * Each transaction has to keep its own commit time.  And without the table
-	 * of keys hardly a group would come to its end, only to be done again.
-	 */
-	if (track_commit_timestamp || !pgparrep_key_table)
+	/* Each transaction has to keep its own commit time. */
+	if (track_commit_timestamp)
 		return 1;
 
 	limit = Min(limit, pgparrep_group_transactions);
@@ -323,7 +321,10 @@ waits_for_me(int pid, Visited *visited)
 	return false;
 }
 
-/* Does a worker with an earlier CSN wait for a lock of this one? */
+/*
+ * Does a worker with an earlier CSN wait for a lock of this one?  Then notes
+ * the table that it changes.
+ */
 static bool
 earlier_waits_for_me(Csn csn)
 {
@@ -360,6 +361,8 @@ earlier_waits_for_me(Csn csn)
 			visited->n = 0;
 		}
 		found = waits_for_me(slot->pid, visited);
+		if (found)
+			yield_table = pg_atomic_read_u32(&slot->table);
 	}
 	if (mcxt != NULL)
 	{
@@ -441,6 +444,15 @@ order_wait(Csn csn, WorkerState state, bool in_transaction)
 	}
 	PG_END_TRY();
 	order_set_state(WORKER_APPLYING);
+}
+
+uint32
+order_yield_table(void)
+{
+	uint32		table = yield_table;
+
+	yield_table = ORDER_NO_YIELD;
+	return table;
 }
 
 void

@@ -65,6 +65,7 @@
 #include "apply.h"
 #include "compat.h"
 #include "order.h"
+#include "serial.h"
 #include "txnbuf.h"
 #include "worker.h"
 
@@ -93,6 +94,7 @@ static bool began_at_turn;		/* ... and was so when the attempt began (I2) */
 static bool applying;			/* local transaction is for my_txn */
 static bool has_baton;			/* I4 */
 static bool published;			/* I5 */
+static bool needs_alone;		/* the group cannot be one */
 
 /* What apply.c has been told, and not to forget yet. */
 static uint32 *known_versions = NULL;
@@ -121,10 +123,12 @@ worker_wait_turn(void)
 void
 worker_require_alone(void)
 {
-	if (my_csn != my_last_csn)
-		ereport(ERROR,
-				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-				 errmsg("remote transaction cannot be applied together with others")));
+	if (my_csn == my_last_csn)
+		return;
+	needs_alone = true;
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+			 errmsg("remote transaction cannot be applied together with others")));
 }
 
 static void
@@ -279,14 +283,6 @@ clear_skip_lsn(void)
 	PopActiveSnapshot();
 }
 
-static TxnRel *
-transaction_relations(void)
-{
-	if (my_txn->nrels <= POOL_FEW_RELS)
-		return my_txn->few_rels;
-	return dsa_get_address(area, my_txn->rels);
-}
-
 /* Tells apply.c the versions that the transaction uses. */
 static void
 define_relations(const TxnRel *rels)
@@ -321,20 +317,81 @@ forget_relations(void)
 		apply_forget_relation(known_versions[--nknown_versions]);
 }
 
-static inline bool
-applies(const TxnRel *rels, uint32 version)
+static inline const TxnRel *
+find_relation(const TxnRel *rels, uint32 version)
 {
 	for (int i = 0; i < my_txn->nrels; i++)
 		if (rels[i].version == version)
-			return rels[i].apply;
+			return &rels[i];
+	return NULL;
+}
+
+static inline bool
+applies(const TxnRel *rels, uint32 version)
+{
+	const TxnRel *rel = find_relation(rels, version);
+
+	return rel != NULL && rel->apply;
+}
+
+/* Before a change of another table than the last change's: see serial.c. */
+static void
+begin_table(Csn csn, const TxnRel *rel)
+{
+	pg_atomic_write_u32(&slot->table, rel->table);
+	if (at_turn)
+		return;
+	if (serial_applies(pool, POOL_EVERY_TABLE, csn))
+		worker_wait_turn();
+	else if (rel->behind != 0 && csn - rel->behind < my_csn &&
+			 serial_applies(pool, rel->table, csn))
+		order_wait(csn - rel->behind, WORKER_WAIT_DEPENDENCY, true);
+}
+
+static bool
+uses_table(uint32 table)
+{
+	for (Csn csn = my_csn; csn <= my_last_csn; csn++)
+	{
+		PoolTxn    *txn = pool_txn(pool, csn);
+		const TxnRel *rels = pool_txn_rels(txn, area);
+
+		for (int i = 0; i < txn->nrels; i++)
+			if (rels[i].table == table)
+				return true;
+	}
 	return false;
+}
+
+/*
+ * An attempt that did not begin at its turn has come to nothing.  Has it to do
+ * with a table?  Where an earlier transaction waits for a lock of ours, it is
+ * the table that the other one changes, and else the one that we do.
+ */
+static void
+note_trouble(int sqlstate)
+{
+	uint32		table = order_yield_table();
+
+	if (table == ORDER_NO_YIELD)
+	{
+		/* Of these, only deadlocks and lock timeouts. */
+		if (needs_alone || (shared_is_transient(sqlstate) &&
+							sqlstate != ERRCODE_T_R_DEADLOCK_DETECTED &&
+							sqlstate != ERRCODE_LOCK_NOT_AVAILABLE))
+			return;
+		table = pg_atomic_read_u32(&slot->table);
+	}
+	else if (!uses_table(table))
+		table = POOL_EVERY_TABLE;
+	serial_note_trouble(pool, table, my_csn);
 }
 
 /* Applies the changes; returns how many there were. */
 static uint64
-apply_changes(void)
+apply_changes(Csn csn)
 {
-	const TxnRel *rels = transaction_relations();
+	const TxnRel *rels = pool_txn_rels(my_txn, area);
 	uint32		last_version = 0;
 	bool		last_applies = false;
 	uint64		n = 0;
@@ -368,8 +425,12 @@ apply_changes(void)
 		{
 			if (rec->version != last_version)
 			{
+				const TxnRel *rel = find_relation(rels, rec->version);
+
 				last_version = rec->version;
-				last_applies = applies(rels, last_version);
+				last_applies = rel != NULL && rel->apply;
+				if (last_applies)
+					begin_table(csn, rel);
 			}
 			if (!last_applies)
 				continue;
@@ -402,6 +463,7 @@ attempt(void)
 
 	published = false;
 	began_at_turn = false;
+	needs_alone = false;
 	PG_TRY();
 	{
 		ApplyTxn	txn;
@@ -431,13 +493,13 @@ attempt(void)
 		else
 		{
 			apply_begin(&txn);
-			n = apply_changes();
+			n = apply_changes(my_csn);
 			for (Csn csn = my_csn + 1; csn <= my_last_csn; csn++)
 			{
 				my_txn = pool_txn(pool, csn);
 				describe(&txn);
 				apply_next(&txn);
-				n += apply_changes();
+				n += apply_changes(csn);
 			}
 			apply_end();
 			if ((my_txn->flags & PTXN_SKIPLSN) &&
@@ -473,6 +535,8 @@ attempt(void)
 
 		HOLD_INTERRUPTS();
 		QueryCancelPending = false;
+		if (!began_at_turn && pg_atomic_read_u32(&pool->stop) == 0)
+			note_trouble(sqlstate);
 		if (counts)
 			EmitErrorReport();
 		else if (began_at_turn && my_csn == my_last_csn &&
