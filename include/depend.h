@@ -50,8 +50,11 @@ extern void depend_begin(DependTable *table, DependCsn self,
 extern DependCsn depend_change(DependTable *table, DependDomain *domain,
 							   DependKind kind, int nkeys, const uint64 *keys);
 
-/* The newest earlier transaction that changed the domain, as above. */
-extern DependCsn depend_last(DependTable *table, DependDomain *domain);
+/*
+ * The transaction changes the domain, in whatever way.  Returns the newest
+ * earlier one that did, as above.
+ */
+extern DependCsn depend_touch(DependTable *table, DependDomain *domain);
 extern void depend_end(DependTable *table);
 
 #endif							/* PGPARREP_DEPEND_H */

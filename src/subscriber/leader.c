@@ -418,7 +418,7 @@ set_dependencies(TxnBuffer *txn, PoolTxn *ptxn, Csn csn)
 	for (int i = 0; i < txn->nrels; i++)
 	{
 		DependDomain *domain = keyplan_domain(txn->rels[i]);
-		Csn			last = domain ? depend_last(depend, domain) : csn - 1;
+		Csn			last = domain ? depend_touch(depend, domain) : csn - 1;
 
 		rels[i].table = serial_number(domain ? domain->number : 0);
 		rels[i].behind = last > 0 ? csn - last : 0;

@@ -326,14 +326,6 @@ find_relation(const TxnRel *rels, uint32 version)
 	return NULL;
 }
 
-static inline bool
-applies(const TxnRel *rels, uint32 version)
-{
-	const TxnRel *rel = find_relation(rels, version);
-
-	return rel != NULL && rel->apply;
-}
-
 /* Before a change of another table than the last change's: see serial.c. */
 static void
 begin_table(Csn csn, const TxnRel *rel)
@@ -416,8 +408,17 @@ apply_changes(Csn csn)
 			uint32		nrels = 0;
 
 			for (uint32 i = 0; i < body->nrels; i++)
-				if (applies(rels, body->versions[i]))
-					body->versions[nrels++] = body->versions[i];
+			{
+				const TxnRel *rel = find_relation(rels, body->versions[i]);
+
+				if (rel == NULL || !rel->apply)
+					continue;
+				begin_table(csn, rel);
+				body->versions[nrels++] = body->versions[i];
+			}
+			last_version = 0;
+			if (nrels > 1)
+				pg_atomic_write_u32(&slot->table, POOL_EVERY_TABLE);
 			if (nrels > 0)
 				apply_truncate(nrels, body->versions, body->flags);
 		}
@@ -472,6 +473,7 @@ attempt(void)
 		SetCurrentStatementStartTimestamp();
 		StartTransactionCommand();
 		applying = true;
+		pg_atomic_write_u32(&slot->table, POOL_EVERY_TABLE);
 		reread_subscription();
 		at_turn = false;
 		began_at_turn = worker_at_turn();
