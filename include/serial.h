@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * serial.h
- *	  Tables that are applied serially for a while, since applying them in
- *	  parallel made trouble.
+ *	  Tables that are applied serially, or not by groups, for a while, since
+ *	  that made trouble.
  *
  *-------------------------------------------------------------------------
  */
@@ -24,7 +24,14 @@ serial_number(uint32 domain)
 static inline bool
 serial_applies(Pool *pool, uint32 table, Csn csn)
 {
-	return csn < pg_atomic_read_u64(&pool->tables[table].until);
+	return csn < pg_atomic_read_u64(&pool->tables[table].serial.until);
+}
+
+/* Is the transaction to be no part of a group, since it changes the table? */
+static inline bool
+serial_alone(Pool *pool, uint32 table, Csn csn)
+{
+	return csn < pg_atomic_read_u64(&pool->tables[table].alone.until);
 }
 
 extern void serial_init(Pool *pool);
@@ -34,5 +41,8 @@ extern void serial_init(Pool *pool);
  * others at the table.
  */
 extern void serial_note_trouble(Pool *pool, uint32 table, Csn csn);
+
+/* The same, because the table's changes cannot be part of a group. */
+extern void serial_note_alone(Pool *pool, uint32 table, Csn csn);
 
 #endif							/* PGPARREP_SERIAL_H */

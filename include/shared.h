@@ -45,10 +45,7 @@
 /* Relations of a transaction that need no allocation of their own. */
 #define POOL_FEW_RELS 6
 
-/*
- * Tables for which is noted that they are applied serially.  Where there are
- * more, some share a number.
- */
+/* Tables of which trouble is noted; where there are more, some share a number. */
 #define POOL_TABLES 1024
 #define POOL_EVERY_TABLE 0		/* all there are, and what is not known */
 
@@ -134,8 +131,7 @@ typedef struct TxnRel
 	bool		apply;			/* false: table sync takes care of it */
 	uint16		table;			/* number of the local table, see serial.h */
 	int			len;
-	uint16 behind;	  /* so many CSNs before this one the table was
-								 * changed last; 0: has committed long since */
+	uint16		behind;			/* CSNs since its last change; 0: long ago */
 	dsa_pointer body;			/* body of the relation message */
 } TxnRel;
 
@@ -177,12 +173,18 @@ pool_txn_rels(PoolTxn *txn, dsa_area *area)
 /* Conflicts with everything; not to be grouped with others. */
 #define PTXN_ALONE 0x04
 
-/* Until when a table is applied serially; serial.c has the rules. */
-typedef struct SerialTable
+/* A stretch of CSNs in which something is not tried; serial.c has the rules. */
+typedef struct SerialSpan
 {
 	pg_atomic_uint64 from;		/* first CSN that was claimed after it began */
 	pg_atomic_uint64 until;		/* first CSN that is not concerned */
-	pg_atomic_uint32 span;		/* CSNs that it lasts */
+	pg_atomic_uint32 length;
+} SerialSpan;
+
+typedef struct SerialTable
+{
+	SerialSpan	serial;			/* not changed in parallel */
+	SerialSpan	alone;			/* not changed by groups */
 } SerialTable;
 
 typedef struct Pool

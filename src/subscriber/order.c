@@ -65,6 +65,7 @@
 #include "compat.h"
 #include "guc.h"
 #include "order.h"
+#include "serial.h"
 #include "test_points.h"
 
 /*
@@ -141,6 +142,24 @@ after_wait(int rc)
 }
 
 /*
+ * Does a transaction that has not been claimed change a table that is not
+ * changed by groups?  If it is claimed meanwhile, a list of relations outside of
+ * its entry may be gone by now, so that this is not looked at.
+ */
+static bool
+changes_what_is_alone(const PoolTxn *ptxn, Csn csn)
+{
+	int			nrels = *(const volatile int *) &ptxn->nrels;
+
+	if (nrels > POOL_FEW_RELS)
+		return true;
+	for (int i = 0; i < nrels; i++)
+		if (serial_alone(order_pool, ptxn->few_rels[i].table, csn))
+			return true;
+	return false;
+}
+
+/*
  * How many transactions from this one on to apply as a group.  They have not
  * been claimed, so that their entries stay as they are; unless another worker
  * claims them meanwhile, and then ours fails.
@@ -164,7 +183,8 @@ group_size(Csn first, Csn handed)
 
 		changes += ptxn->nchanges;
 		if ((ptxn->flags & (PTXN_EMPTY | PTXN_SKIPLSN | PTXN_ALONE)) != 0 ||
-			ptxn->file != 0 || changes > MAX_GROUP_CHANGES)
+			ptxn->file != 0 || changes > MAX_GROUP_CHANGES ||
+			changes_what_is_alone(ptxn, first + n))
 			break;
 		n++;
 	}

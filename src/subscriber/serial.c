@@ -20,6 +20,10 @@
  * right after that doubles the number, up to a limit at which the attempts
  * cost next to nothing; quiet halves it for each time that it lasted.
  *
+ * In the same way a table is kept out of groups for a while if one had to be
+ * given up on its account: the leader does not know all that makes a worker
+ * look at other rows (a partition's trigger, a default of a local column).
+ *
  * I1	This only saves work, as the table of keys does: it may be wrong in
  *		either direction.  Everything is written without a lock, and two
  *		workers that note trouble at once count as one.
@@ -34,51 +38,64 @@
 
 #include "serial.h"
 
-/* Transactions that a table is serial for, at first and at most. */
-#define FIRST_SPAN 64
-#define LAST_SPAN 65536
+/* Transactions that a span has, at first and at most. */
+#define FIRST_LENGTH 64
+#define LAST_LENGTH 65536
+
+static void
+init_span(SerialSpan *span)
+{
+	pg_atomic_init_u64(&span->from, 0);
+	pg_atomic_init_u64(&span->until, 0);
+	pg_atomic_init_u32(&span->length, FIRST_LENGTH);
+}
 
 void
 serial_init(Pool *pool)
 {
 	for (int i = 0; i < POOL_TABLES; i++)
 	{
-		pg_atomic_init_u64(&pool->tables[i].from, 0);
-		pg_atomic_init_u64(&pool->tables[i].until, 0);
-		pg_atomic_init_u32(&pool->tables[i].span, FIRST_SPAN);
+		init_span(&pool->tables[i].serial);
+		init_span(&pool->tables[i].alone);
 	}
+}
+
+/* False if it is in force, and was when the transaction was claimed. */
+static bool
+begin_span(Pool *pool, SerialSpan *span, Csn csn)
+{
+	Csn			until = pg_atomic_read_u64(&span->until);
+	uint32		length = pg_atomic_read_u32(&span->length);
+	Csn			from;
+
+	if (csn < until)
+		return csn < pg_atomic_read_u64(&span->from);
+
+	if (until > 0)
+	{
+		uint64		quiet = (csn - until) / length;
+
+		length = ((uint64) length * 2) >> Min(quiet, 31);
+		length = Max(length, FIRST_LENGTH);
+		length = Min(length, LAST_LENGTH);
+	}
+	from = pg_atomic_read_u64(&pool->claimed) + 1;
+	pg_atomic_write_u32(&span->length, length);
+	pg_atomic_write_u64(&span->from, from);
+	pg_write_barrier();
+	pg_atomic_write_u64(&span->until, from + length);
+	return true;
 }
 
 void
 serial_note_trouble(Pool *pool, uint32 table, Csn csn)
 {
-	SerialTable *serial = &pool->tables[table];
-	Csn			until = pg_atomic_read_u64(&serial->until);
-	Csn			from;
-	uint32		span;
+	if (!begin_span(pool, &pool->tables[table].serial, csn))
+		(void) begin_span(pool, &pool->tables[POOL_EVERY_TABLE].serial, csn);	/* I3 */
+}
 
-	if (csn < until)
-	{
-		/* Unless the attempt was under way before it became serial (I3). */
-		if (csn >= pg_atomic_read_u64(&serial->from) &&
-			table != POOL_EVERY_TABLE)
-			serial_note_trouble(pool, POOL_EVERY_TABLE, csn);
-		return;
-	}
-
-	span = pg_atomic_read_u32(&serial->span);
-	if (until > 0)
-	{
-		uint64		quiet = (csn - until) / span;
-
-		span = Max((uint64) span * 2 >> Min(quiet, 31), FIRST_SPAN);
-		span = Min(span, LAST_SPAN);
-	}
-	from = pg_atomic_read_u64(&pool->claimed) + 1;
-	pg_atomic_write_u32(&serial->span, span);
-	pg_atomic_write_u64(&serial->from, from);
-	pg_write_barrier();
-	pg_atomic_write_u64(&serial->until, from + span);
-	elog(DEBUG1, "table number %u is applied serially for %u transactions",
-		 table, span);
+void
+serial_note_alone(Pool *pool, uint32 table, Csn csn)
+{
+	(void) begin_span(pool, &pool->tables[table].alone, csn);
 }

@@ -94,7 +94,6 @@ static bool began_at_turn;		/* ... and was so when the attempt began (I2) */
 static bool applying;			/* local transaction is for my_txn */
 static bool has_baton;			/* I4 */
 static bool published;			/* I5 */
-static bool needs_alone;		/* the group cannot be one */
 
 /* What apply.c has been told, and not to forget yet. */
 static uint32 *known_versions = NULL;
@@ -125,7 +124,7 @@ worker_require_alone(void)
 {
 	if (my_csn == my_last_csn)
 		return;
-	needs_alone = true;
+	serial_note_alone(pool, pg_atomic_read_u32(&slot->table), my_csn);
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 			 errmsg("remote transaction cannot be applied together with others")));
@@ -368,9 +367,9 @@ note_trouble(int sqlstate)
 	if (table == ORDER_NO_YIELD)
 	{
 		/* Of these, only deadlocks and lock timeouts. */
-		if (needs_alone || (shared_is_transient(sqlstate) &&
-							sqlstate != ERRCODE_T_R_DEADLOCK_DETECTED &&
-							sqlstate != ERRCODE_LOCK_NOT_AVAILABLE))
+		if (shared_is_transient(sqlstate) &&
+			sqlstate != ERRCODE_T_R_DEADLOCK_DETECTED &&
+			sqlstate != ERRCODE_LOCK_NOT_AVAILABLE)
 			return;
 		table = pg_atomic_read_u32(&slot->table);
 	}
@@ -464,7 +463,6 @@ attempt(void)
 
 	published = false;
 	began_at_turn = false;
-	needs_alone = false;
 	PG_TRY();
 	{
 		ApplyTxn	txn;
