@@ -70,6 +70,7 @@
 #include "leader.h"
 #include "native.h"
 #include "pool.h"
+#include "serial.h"
 #include "streamrel.h"
 #include "tables.h"
 #include "takeover.h"
@@ -438,11 +439,18 @@ drain(void)
 static void
 set_dependencies(TxnBuffer *txn, PoolTxn *ptxn, Csn csn)
 {
-	ptxn->wait_csn = 0;
-	if (!pgparrep_key_table)
-		return;
+	TxnRel	   *rels = pool_txn_rels(ptxn, area);
 
+	ptxn->wait_csn = 0;
 	depend_begin(depend, csn, pg_atomic_read_u64(&pool->committed));
+	for (int i = 0; i < txn->nrels; i++)
+	{
+		DependDomain *domain = keyplan_domain(txn->rels[i]);
+		Csn			last = domain ? depend_touch(depend, domain) : csn - 1;
+
+		rels[i].table = serial_number(domain ? domain->number : 0);
+		rels[i].behind = last > 0 ? csn - last : 0;
+	}
 	if (txn->file == 0)
 	{
 		uint32		version = 0;
@@ -474,6 +482,8 @@ set_dependencies(TxnBuffer *txn, PoolTxn *ptxn, Csn csn)
 				rec->wait_csn = depend_change(depend, domain,
 											  (DependKind) conflict,
 											  rec->nkeys, change_keys(rec));
+				if (!pgparrep_key_table)
+					rec->wait_csn = 0;
 				offset += rec->size;
 			}
 			p = chunk->next;
@@ -507,7 +517,8 @@ set_dependencies(TxnBuffer *txn, PoolTxn *ptxn, Csn csn)
 
 			wait = Max(wait, w);
 		}
-		ptxn->wait_csn = wait;
+		if (pgparrep_key_table)
+			ptxn->wait_csn = wait;
 	}
 	depend_end(depend);
 }
@@ -516,15 +527,13 @@ set_dependencies(TxnBuffer *txn, PoolTxn *ptxn, Csn csn)
 static bool
 set_relations(TxnBuffer *txn, PoolTxn *ptxn)
 {
-	TxnRel	   *rels = ptxn->few_rels;
+	TxnRel	   *rels;
 	bool		any = false;
 
 	ptxn->nrels = txn->nrels;
 	if (txn->nrels > POOL_FEW_RELS)
-	{
 		ptxn->rels = dsa_allocate(area, sizeof(TxnRel) * txn->nrels);
-		rels = dsa_get_address(area, ptxn->rels);
-	}
+	rels = pool_txn_rels(ptxn, area);
 	for (int i = 0; i < txn->nrels; i++)
 	{
 		RelVersion *rel = txn->rels[i];
