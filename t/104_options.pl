@@ -45,7 +45,10 @@ sub start
 	$client->{sock}->syswrite('Q' . pack('N', 4 + length $command) . $command);
 	if (eval { PgParRep::_wait_for($client, 'W'); 1 })
 	{
-		replication_stop($client);
+		# after an orderly end the server itself would stream nothing more
+		close $client->{sock};
+		$node->poll_query_until('postgres', 'SELECT count(*) = 0 FROM pg_replication_slots WHERE active');
+		$client = replication_connect($node);
 		return;
 	}
 	my $error = $@;
