@@ -59,9 +59,11 @@ sql(q{
 	SELECT pg_create_physical_replication_slot('physical');
 } . join('', map { "SELECT pg_create_logical_replication_slot('$_', 'pgparrep');" } @slots));
 my $before = segments();
-# A failed command behind one that exported a snapshot makes pgoutput's own
-# assertion fail before 18.
-my $may_export = sql('SHOW debug_assertions') eq 'off' || sql('SHOW server_version_num') >= 180000;
+# Assertions of the server's own fail: of pgoutput before 18, in a command behind one
+# that exported a snapshot; of the reorder buffer, in a slot that was made while
+# catalogs changed and begins with another slot's snapshot.
+my $assertions = sql('SHOW debug_assertions') eq 'on';
+my $may_export = !$assertions || sql('SHOW server_version_num') >= 180000;
 my $signature = native_signature($node, 'postgres');
 
 sub pick { return $_[ int rand @_ ] }
@@ -121,7 +123,7 @@ sub random_options
 sub start_command
 {
 	my $list = join(', ', map { quote('"', $_->[0]) . (defined $_->[1] ? ' ' . quote("'", $_->[1]) : '') } random_options());
-	my $slot = chance(0.9) ? pick(@slots) : pick('plain', 'twophase', 'physical', 'no_such', 'tmp');
+	my $slot = chance(0.9) ? pick(@slots) : pick('plain', 'twophase', 'physical', 'no_such', $assertions ? () : 'tmp');
 	my $lsn = chance(0.9) ? '0/0' : pick('0/1', 'FFFFFFFF/FFFFFFFF', sprintf('%X/%X', rand 2, rand 2**32), 'x');
 	return "START_REPLICATION SLOT $slot LOGICAL $lsn" . ($list ne '' || chance(0.5) ? " ($list)" : '');
 }
@@ -154,8 +156,7 @@ sub sql_command
 		"SELECT count(*) FROM pg_logical_slot_" . pick('get', 'peek') . "_binary_changes('$slot', NULL, 50, "
 		  . "'proto_version', '1', 'publication_names', 'p', 'streaming', 'extreme', 'messages', 'true')",
 		"SELECT pg_replication_slot_advance('$slot', pg_current_wal_lsn())",
-		"SELECT pg_drop_replication_slot('$slot')",
-		"SELECT pg_create_logical_replication_slot('$slot', 'pgparrep')",
+		$assertions ? () : ("SELECT pg_drop_replication_slot('$slot')", "SELECT pg_create_logical_replication_slot('$slot', 'pgparrep')"),
 		"SELECT pg_copy_logical_replication_slot('f1', 'tmp', true)",
 		"SELECT pg_terminate_backend(($pid))", "SELECT pg_terminate_backend(($pid))", "SELECT pg_cancel_backend(($pid))",
 		q{SELECT pg_terminate_backend(pid) FROM pg_stat_replication WHERE state <> 'startup' ORDER BY random() LIMIT 1},
