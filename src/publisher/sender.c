@@ -580,7 +580,9 @@ capped_putmessage_noblock(char msgtype, const char *s, size_t len)
 #ifdef PGPARREP_SABOTAGE_UNCAPPED_KEEPALIVE
 	pub = NULL;
 #endif
-	if (msgtype == 'd' && len == sizeof(copy) && s[0] == 'k' && pub != NULL)
+	/* After an error another stream may come before ours is cleaned up. */
+	if (msgtype == 'd' && len == sizeof(copy) && s[0] == 'k' && pub != NULL &&
+		MyReplicationSlot == pub->ctx->slot)
 	{
 		pending = ring_oldest();
 		if (pending == InvalidXLogRecPtr && !batch_is_empty(pub))
