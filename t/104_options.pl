@@ -124,7 +124,7 @@ my @refused = (
 		[ q{"native-signature" ''}, q{native_signature ''} ]),
 
 	# what does not go together
-	[ q{two_phase 'true', proto_version '2'}, '0A000', qr/proto_version=2 does not support two-phase commit/ ],
+	[ q{two_phase 'true', proto_version '2'}, '22023', qr/proto_version=2 does not support two-phase commit/ ],
 	[ q{binary 'true', "native-signature" '1,other'}, '42601', qr/$redundant.*"binary" cannot be used together with "native-signature"/s ],
 
 	# unknown
