@@ -74,6 +74,16 @@ typedef ReorderBufferTupleBuf *CompatChangeTuple;
 #define compat_change_tuple(t) (&(t)->tuple)
 #endif
 
+/*
+ * Before 18 pgoutput goes on with a relation's description when its schema is
+ * renamed.  It forgets them all when a publication changes.
+ */
+#if PG_VERSION_NUM >= 180000
+#define compat_pgoutput_schema_changed() ((void) 0)
+#else
+#define compat_pgoutput_schema_changed() CallSyscacheCallbacks(PUBLICATIONRELMAP, 0)
+#endif
+
 /* 18 publishes generated columns on demand. */
 #if PG_VERSION_NUM >= 180000
 #define compat_write_rel(out, rel) \
@@ -172,13 +182,6 @@ typedef ReorderBufferTupleBuf *CompatChangeTuple;
 #define COMPAT_FAILOVER_PARAM
 #define COMPAT_FAILOVER_ARG
 #define COMPAT_FAILOVER false
-#endif
-
-/* Can ALTER SUBSCRIPTION ... SET change two_phase? */
-#if PG_VERSION_NUM >= 180000
-#define COMPAT_ALTER_TWO_PHASE true
-#else
-#define COMPAT_ALTER_TWO_PHASE false
 #endif
 
 /*

@@ -10,6 +10,8 @@
  *		PGPARREP_SABOTAGE_MISSING_EARLY		a row not found before the turn is
  *											taken for missing
  *		PGPARREP_SABOTAGE_NO_YIELD			nobody gives way in a cycle of waits
+ *		PGPARREP_SABOTAGE_NO_FINISH_WAIT	what follows the end of a prepared
+ *											transaction does not wait for it
  *		PGPARREP_SABOTAGE_EARLY_FLUSH		commits are reported as flushed before
  *											they are
  *		PGPARREP_SABOTAGE_TRIGGERS_ASIDE	triggers run beside other transactions

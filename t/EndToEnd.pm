@@ -66,6 +66,12 @@ our @EXPORT = qw(
   start_load
   stop_mix
   session
+  trio
+  trio_sql
+  trio_subscribe
+  trio_unsubscribe
+  trio_wait
+  trio_equal
 );
 
 sub stock_only { return $ENV{PGPARREP_TEST_STOCK} ? 1 : 0; }
@@ -485,6 +491,117 @@ sub log_since
 =pod
 
 =back
+
+=head1 BESIDE THE SERVER'S OWN APPLY
+
+One publisher feeds two subscribers: "pool" with workers and our plugin, and
+"serial" with the server's own apply and pgoutput.
+
+=over
+
+=item trio([configuration lines of all [, further ones of the pool]])
+
+The three nodes, as a reference to a hash with keys publisher, pool, serial.
+
+=item trio_sql(trio, statements [, statements for the subscribers])
+
+The same on all three, or other ones on the subscribers.
+
+=item trio_subscribe(trio, %parameters)
+
+A subscription on each, named like its node.  Parameters: options (further
+ones), publications ('pub'; "pub" is made FOR ALL TABLES if missing), wait (1).
+
+=item trio_unsubscribe(trio)
+
+Drops them.
+
+=item trio_wait(trio)
+
+Until both are caught up.
+
+=item trio_equal(trio, test name [, table ...])
+
+Two tests: when both are caught up, the tables (all published ones) are the same
+on all three.
+
+=back
+
+=cut
+
+sub trio
+{
+	my ($conf, $pool_conf) = @_;
+	$conf //= '';
+	my $trio = {
+		publisher => new_node('publisher', $conf),
+		pool => new_node('pool', "$conf\n" . ($pool_conf // '')),
+		serial => new_node('serial', $conf)
+	};
+
+	$trio->{$_}->safe_psql('postgres', 'CREATE EXTENSION pgparrep') for qw(publisher pool);
+	return $trio;
+}
+
+sub trio_sql
+{
+	my ($trio, $sql, $subscriber_sql) = @_;
+
+	$trio->{publisher}->safe_psql('postgres', $sql);
+	$trio->{$_}->safe_psql('postgres', $subscriber_sql // $sql) for qw(pool serial);
+	return;
+}
+
+sub trio_subscribe
+{
+	my ($trio, %p) = @_;
+	my $publisher = $trio->{publisher};
+	my $publications = $p{publications} // 'pub';
+
+	$publisher->safe_psql('postgres', 'CREATE PUBLICATION pub FOR ALL TABLES')
+	  if $publications eq 'pub'
+	  && !$publisher->safe_psql('postgres', "SELECT 1 FROM pg_publication WHERE pubname = 'pub'");
+	foreach my $name (qw(pool serial))
+	{
+		my $options = subscription_options($name eq 'pool' ? 4 : undef, $p{options});
+
+		$trio->{$name}->safe_psql('postgres',
+			    "CREATE SUBSCRIPTION $name CONNECTION '"
+			  . connection($publisher)
+			  . "' PUBLICATION $publications"
+			  . ($options ne '' ? " WITH ($options)" : ''));
+	}
+	return unless $p{wait} // 1;
+	wait_synced($trio->{$_}, $_) for qw(pool serial);
+	return;
+}
+
+sub trio_unsubscribe
+{
+	my ($trio) = @_;
+
+	$trio->{$_}->safe_psql('postgres', "DROP SUBSCRIPTION $_") for qw(pool serial);
+	return;
+}
+
+sub trio_wait
+{
+	my ($trio) = @_;
+
+	wait_caught_up($trio->{publisher}, $trio->{$_}, $_) for qw(serial pool);
+	return;
+}
+
+sub trio_equal
+{
+	my ($trio, $what, @tables) = @_;
+
+	trio_wait($trio);
+	return compare_tables($trio->{publisher}, $trio->{serial}, "$what, server's own apply", @tables)
+	  & compare_tables($trio->{publisher}, $trio->{pool}, $what, @tables);
+}
+
+=pod
 
 =head1 THE MIXED LOAD
 

@@ -168,7 +168,10 @@ get_domain(Oid relid)
 
 	entry = hash_search(domains, &relid, HASH_ENTER, &found);
 	if (!found)
+	{
 		memset(&entry->domain, 0, sizeof(entry->domain));
+		entry->domain.number = hash_get_num_entries(domains);
+	}
 	return &entry->domain;
 }
 

@@ -37,6 +37,7 @@
 
 #include "compat.h"
 #include "pool.h"
+#include "serial.h"
 
 /* Time that workers get to leave by themselves before they are signalled. */
 #define STOP_PATIENCE_MS 100
@@ -104,6 +105,7 @@ pool_create(RepOriginId origin, const char *origin_name)
 	pg_atomic_init_u32(&pool->nworkers, 0);
 	for (int i = 0; i < POOL_RING_SIZE; i++)
 		pg_atomic_init_u32(&pool->ring[i].worker, 0);
+	serial_init(pool);
 
 	StartTransactionCommand();	/* it looks up temp_tablespaces */
 	FileSetInit(&pool->fileset);
