@@ -18,7 +18,7 @@ my ($publisher, $subscriber) = publisher_and_subscriber('wal_retrieve_retry_inte
 $_->safe_psql('postgres', 'CREATE TABLE t (id int PRIMARY KEY)') for $publisher, $subscriber;
 create_subscription($publisher, $subscriber, worker_number => 2);
 
-foreach my $round (1 .. 60)
+foreach my $round (1 .. 40)
 {
 	my $pid = $subscriber->safe_psql('postgres', 'SELECT leader_pid FROM pgparrep.stat_subscription');
 
