@@ -317,7 +317,6 @@ isnt($publisher->psql('postgres', 'UPDATE listed SET v = 2'), 0, 'list without i
 sql(q{ALTER PUBLICATION filtered SET TABLE ordinary, listed (k, v, w); ALTER PUBLICATION filtered2 SET TABLE listed (v, w)});
 trio_unsubscribe($trio);
 {
-	my $sizes = { pool => 0 };
 	my ($ret, undef, $err) = $pool->psql('postgres',
 		"CREATE SUBSCRIPTION pool CONNECTION '" . connection($publisher) . "' PUBLICATION filtered, filtered2 WITH (worker_number = 4)");
 	like($ret == 0 ? '' : $err, qr/different column lists/, 'lists differ');

@@ -414,8 +414,9 @@ sub compare_tables
 		"SELECT DISTINCT format('%I.%I', schemaname, tablename) FROM pg_publication_tables ORDER BY 1"
 	  ) unless @tables;
 
+	my %columns = _columns($publisher, @tables);
 	my $query = join "\nUNION ALL\n", map {
-		my $columns = _columns($publisher, $_);
+		my $columns = $columns{$_};
 		qq{SELECT '$_ has ' || count(*) || ' rows, checksum '
 		       || coalesce(sum(hashtextextended(ROW($columns)::text, 0)::numeric), 0)
 		   FROM $_}
@@ -430,7 +431,7 @@ sub compare_tables
 	foreach my $line (grep { !$expected{$_} } split /\n/, $found)
 	{
 		my ($table) = $line =~ /^(.*?) has /;
-		my $columns = _columns($publisher, $table);
+		my $columns = $columns{$table};
 		my %rows;
 
 		$rows{$_}++ for split /\n/, $publisher->safe_psql('postgres', "SELECT ROW($columns)::text FROM $table");
@@ -443,15 +444,18 @@ sub compare_tables
 	return 0;
 }
 
+# The columns of each table.
 sub _columns
 {
-	my ($node, $table) = @_;
+	my ($node, @tables) = @_;
+	my $tables = join ', ', map { "('$_')" } @tables;
 
-	return $node->safe_psql(
+	return map { split /\|/, $_, 2 } split /\n/, $node->safe_psql(
 		'postgres', qq{
-		SELECT string_agg(format('%I', attname), ', ' ORDER BY attnum)
-		FROM pg_attribute
-		WHERE attrelid = '$table'::regclass AND attnum > 0 AND NOT attisdropped});
+		SELECT t, string_agg(format('%I', attname), ', ' ORDER BY attnum)
+		FROM (VALUES $tables) AS v (t) LEFT JOIN pg_attribute
+			ON attrelid = t::regclass AND attnum > 0 AND NOT attisdropped
+		GROUP BY t});
 }
 
 =item temporary_files(node)
