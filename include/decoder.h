@@ -27,7 +27,7 @@
 /* Room for the header of a CopyData message in front of a batch's output. */
 #define BATCH_HEAD_ROOM 64
 
-/* No item: the decoder had to leave. */
+/* Batch.failed_at: no error with an item, whose offset it is otherwise. */
 #define NO_ITEM (-1)
 
 /*
@@ -65,9 +65,8 @@ typedef struct Batch
 {
 	pg_atomic_uint32 state;
 	int			decoder;		/* who has it: set by the decoder */
-	int failed_at;		  /* decoder, before FAILED: offset of the item
-								 * with the error, or NO_ITEM */
-	DecoderError error;			/* likewise, if there is such an item */
+	int			failed_at;		/* decoder, before FAILED: see NO_ITEM */
+	DecoderError error;			/* likewise, if there is an item */
 	uint32		in_len;			/* walsender, before it is published */
 	uint32		out_len;		/* decoder, before PIECE and DONE */
 	bool		out_more;		/* likewise: the output ends within a frame */

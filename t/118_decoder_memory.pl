@@ -89,6 +89,8 @@ foreach my $n (1, 4)
 				$most = $now if $now > $most;
 			}
 		}
+		# so that the server goes on if all takes longer than wal_sender_timeout
+		replication_status($client, 0, 0) if $m->{type} eq 'k';
 		last if $m->{type} eq 'k' && $m->{lsn} >= $end;
 	}
 	cmp_ok($bytes, '>', $rows * 100000, "$n: everything has come");

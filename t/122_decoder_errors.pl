@@ -132,7 +132,7 @@ sub limit_memory
 	my $end = position();
 	sql('CHECKPOINT');
 	my ($ids, $error) = stream($client, $end);
-	like($error, qr/C:57014 M:canceling statement due to user request.*pgparrep decoder 1 of 2 \(PID $pid\)/s,
+	like($error, qr/C:57014 M:canceling statement due to user request.*pgparrep decoder [12] of 2 \(PID $pid\)/s,
 		'idle: the error of the decoder');
 	$node->poll_query_until('postgres', q{SELECT count(*) = 0 FROM pg_replication_slots WHERE active});
 	replication_start($client, 's', publication_names => 'p', 'parallel-decode-num' => 2);

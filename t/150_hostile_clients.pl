@@ -303,14 +303,21 @@ while (time < $stop_at)
 	continue_decoders(1);
 	close $_->{sock} for @clients;
 	@clients = ();
-	# the load may wait for it
-	sql(q{ROLLBACK PREPARED 'g'}) if sql(q{SELECT count(*) FROM pg_prepared_xacts});
+	# The load may wait for what the last commands have prepared.
+	my $until = time + $PostgreSQL::Test::Utils::timeout_default;
+	while ($load->pumpable && time < $until)
+	{
+		$load->pump_nb;
+		sql(q{ROLLBACK PREPARED 'g'}) if sql(q{SELECT count(*) FROM pg_prepared_xacts});
+		sleep 0.1;
+	}
 	$load->finish;
 
 	ok($node->poll_query_until('postgres',
 			q{SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type IN ('walsender', 'pgparrep decoder')}),
 		"round $round: no process stays behind");
 	$node->poll_query_until('postgres', q{SELECT count(*) = 0 FROM pg_stat_activity WHERE query LIKE '%pg\_logical\_slot\_%' AND pid <> pg_backend_pid()});
+	sql(q{ROLLBACK PREPARED 'g'}) if sql(q{SELECT count(*) FROM pg_prepared_xacts});
 	is(segments(), $before, "round $round: no segment or file stays behind");
 
 	my %options = (publication_names => 'p', messages => 'true');

@@ -85,9 +85,13 @@ set_batch_state(BatchState state)
 static void
 save_text(char *dst, Size size, const char *src)
 {
-	int			len = src == NULL ? 0 : pg_mbcliplen(src, strlen(src), size - 1);
+	int			len = 0;
 
-	memcpy(dst, src, len);
+	if (src != NULL)
+	{
+		len = pg_mbcliplen(src, strlen(src), size - 1);
+		memcpy(dst, src, len);
+	}
 	dst[len] = '\0';
 }
 
