@@ -217,7 +217,7 @@ typedef ReorderBufferTupleBuf *CompatChangeTuple;
 #else
 #define compat_not_ready_relations(subid) GetSubscriptionNotReadyRelations(subid)
 #endif
-#if PG_VERSION_NUM >= 170000
+#if PG_VERSION_NUM >= 180000
 #define compat_workers_find(subid) logicalrep_workers_find(subid, true, false)
 #else
 #define compat_workers_find(subid) logicalrep_workers_find(subid, true)
