@@ -10,6 +10,8 @@
  */
 #include "postgres.h"
 
+#include <ctype.h>
+
 #include "commands/defrem.h"
 #include "mb/pg_wchar.h"
 #include "nodes/makefuncs.h"
@@ -70,7 +72,7 @@ get_int(DefElem *def, int min, int max)
 
 	errno = 0;
 	value = strtol(string, &end, 10);
-	if (end == string || *end != '\0')
+	if (end == string || *end != '\0' || isspace((unsigned char) *string))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid value for option \"%s\": \"%s\"", def->defname, string),
@@ -96,7 +98,8 @@ get_origin(DefElem *def, PublisherOptions *opts)
 	else
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("unrecognized origin value: \"%s\"", string)));
+				 errmsg("invalid value for option \"%s\": \"%s\"", def->defname, string),
+				 errdetail("The value must be \"any\" or \"none\".")));
 }
 
 /*
@@ -227,8 +230,11 @@ options_parse(List *options, PublisherOptions *opts)
 			opts->pgoutput_options = lappend(opts->pgoutput_options, def);
 	}
 
-	if (opts->binary)
-		opts->native.agreed = false;
+	if (opts->binary && (seen & OPT_NATIVE) != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_SYNTAX_ERROR),
+				 errmsg("conflicting or redundant options"),
+				 errdetail("Option \"binary\" cannot be used together with \"native-signature\".")));
 
 	if ((seen & OPT_PROTO_VERSION) == 0)
 		ereport(ERROR,

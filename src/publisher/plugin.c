@@ -47,10 +47,17 @@ _PG_output_plugin_init(OutputPluginCallbacks *cb)
 /*
  * The decoding context goes away, perhaps after an error.  Its child contexts
  * are gone already, the Publisher with them.
+ *
+ * After an error, 18 gets here with the next command of the connection; before
+ * 18 that may never be, if the failed command was the first after one that
+ * exported a snapshot.  Then startup calls this.
  */
 static void
 context_reset(void *arg)
 {
+	if (publisher != arg)
+		return;
+
 	sender_shutdown();
 	plan_shutdown();
 	publisher = NULL;
@@ -64,6 +71,9 @@ startup(LogicalDecodingContext *ctx, OutputPluginOptions *opt, bool is_init)
 	MemoryContext old;
 	MemoryContextCallback *callback;
 	List	   *options = ctx->output_plugin_options;
+
+	if (publisher != NULL)
+		context_reset(publisher);
 
 	if (is_init || !options_ask_for_extreme(options))
 	{
@@ -89,6 +99,7 @@ startup(LogicalDecodingContext *ctx, OutputPluginOptions *opt, bool is_init)
 
 	callback = MemoryContextAllocZero(ctx->context, sizeof(MemoryContextCallback));
 	callback->func = context_reset;
+	callback->arg = pub;
 	MemoryContextRegisterResetCallback(ctx->context, callback);
 
 	pub->prepare_write = ctx->prepare_write;

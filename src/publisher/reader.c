@@ -28,6 +28,9 @@
  *		the prepared transaction ends is always core's to tell (replay.c).
  * I5.	Conversion errors stay with the transaction until it commits or is
  *		prepared; no error is raised for work that may yet roll back.
+ * I6.	Further records are decoded from within the callback (read_on) only where
+ *		core does nothing any more with the present one but return, and only
+ *		what is there: never waits for WAL.
  *
  *-------------------------------------------------------------------------
  */
@@ -40,9 +43,17 @@
 #include "fstream.h"
 #include "libpq/pqformat.h"
 #include "publisher.h"
+#include "replication/decode.h"
 #include "replication/message.h"
 #include "replication/origin.h"
 #include "utils/memutils.h"
+
+/*
+ * Records that are decoded within one turn of the walsender.  Each turn costs it a
+ * look at its socket and its clock, as much as decoding a record or two; in return
+ * replies of the client are handled before the next.
+ */
+#define RECORDS_PER_TURN 256
 
 static bool filter_heap(Publisher *pub, XLogReaderState *r);
 static bool filter_heap2(Publisher *pub, XLogReaderState *r);
@@ -52,6 +63,10 @@ static bool leave_to_core(Publisher *pub, XLogReaderState *r);
 
 /* The relation whose row is being formatted, for error messages, or NULL. */
 static RelPlan *current_plan = NULL;
+
+/* Where the tuples of the present row lie, unless they are larger. */
+static PGAlignedBlock new_room;
+static PGAlignedBlock old_room;
 
 /*
  * Errors inside of the filter carry no position otherwise.
@@ -71,6 +86,39 @@ reader_error_context(void *arg)
 }
 
 /*
+ * The present record, of a row that is not left to core, is done: decode the
+ * ones behind it that can be had without waiting.  (I6)
+ *
+ * Core's walsender, when we return, takes its position from the reader, so for it
+ * all of them were one record.
+ */
+static void
+read_on(Publisher *pub, XLogReaderState *r)
+{
+	LogicalDecodingContext *ctx = pub->ctx;
+	ErrorContextCallback *previous = error_context_stack;
+	int			i;
+
+	/* An error in there has nothing to do with the callback that we are in. */
+	error_context_stack = previous->previous;
+	pub->reading_on = true;
+
+	for (i = 1; i < RECORDS_PER_TURN; i++)
+	{
+		char	   *errm;
+
+		/* what is wrong, if anything is, core meets again */
+		if (XLogReadAhead(r, true) == NULL)
+			break;
+		(void) XLogNextRecord(r, &errm);
+		LogicalDecodingProcessRecord(ctx, r);
+	}
+
+	pub->reading_on = false;
+	error_context_stack = previous;
+}
+
+/*
  * The filter_by_origin callback of a client with streaming 'extreme'.
  */
 bool
@@ -80,6 +128,7 @@ reader_filter(LogicalDecodingContext *ctx, RepOriginId origin_id)
 	XLogReaderState *r = ctx->reader;
 	bool		unwanted;
 	bool		filtered;
+	bool		is_row;
 	ErrorContextCallback errcallback;
 	MemoryContext oldcxt;
 
@@ -93,6 +142,7 @@ reader_filter(LogicalDecodingContext *ctx, RepOriginId origin_id)
 	error_context_stack = &errcallback;
 	oldcxt = MemoryContextSwitchTo(pub->rowcxt);
 
+	is_row = XLogRecGetRmid(r) == RM_HEAP_ID || XLogRecGetRmid(r) == RM_HEAP2_ID;
 	switch (XLogRecGetRmid(r))
 	{
 		case RM_HEAP_ID:
@@ -119,6 +169,9 @@ reader_filter(LogicalDecodingContext *ctx, RepOriginId origin_id)
 	MemoryContextSwitchTo(oldcxt);
 	MemoryContextReset(pub->rowcxt);
 	error_context_stack = errcallback.previous;
+
+	if (filtered && is_row && !pub->reading_on)
+		read_on(pub, r);
 
 	return filtered;
 }
@@ -319,7 +372,7 @@ filter_insert(Publisher *pub, XLogReaderState *r, PubTxn *txn)
 	}
 
 	return stream_row(pub, r, txn, node, FSTREAM_INSERT,
-					  tuple_from_wal(CurrentMemoryContext, data, len), NULL, true);
+					  tuple_from_wal(&new_room, data, len), NULL, true);
 }
 
 static bool
@@ -338,10 +391,10 @@ filter_update(Publisher *pub, XLogReaderState *r, PubTxn *txn)
 
 	XLogRecGetBlockTag(r, 0, &node, NULL, NULL);
 	data = XLogRecGetBlockData(r, 0, &len);
-	newtup = tuple_from_wal(CurrentMemoryContext, data, len);
+	newtup = tuple_from_wal(&new_room, data, len);
 
 	if (xlrec->flags & XLH_UPDATE_CONTAINS_OLD)
-		oldtup = tuple_from_wal(CurrentMemoryContext,
+		oldtup = tuple_from_wal(&old_room,
 								XLogRecGetData(r) + SizeOfHeapUpdate,
 								XLogRecGetDataLen(r) - SizeOfHeapUpdate);
 
@@ -371,7 +424,7 @@ filter_delete(Publisher *pub, XLogReaderState *r, PubTxn *txn)
 		return true;
 
 	XLogRecGetBlockTag(r, 0, &node, NULL, NULL);
-	oldtup = tuple_from_wal(CurrentMemoryContext,
+	oldtup = tuple_from_wal(&old_room,
 							XLogRecGetData(r) + SizeOfHeapDelete,
 							XLogRecGetDataLen(r) - SizeOfHeapDelete);
 
@@ -472,7 +525,7 @@ filter_heap2(Publisher *pub, XLogReaderState *r)
 		xlhdr = (xl_multi_insert_tuple *) SHORTALIGN(data);
 		data = (char *) xlhdr + SizeOfMultiInsertTuple;
 
-		tup = tuple_alloc(CurrentMemoryContext, xlhdr->datalen);
+		tup = tuple_make(&new_room, xlhdr->datalen);
 		memcpy((char *) tup->t_data + SizeofHeapTupleHeader, data, xlhdr->datalen);
 		tup->t_data->t_infomask = xlhdr->t_infomask;
 		tup->t_data->t_infomask2 = xlhdr->t_infomask2;

@@ -20,6 +20,8 @@
  *		has pgoutput's bytes.  Core replays a transaction that was prepared
  *		before two-phase decoding was on when it commits: its PREPARE then has
  *		positions before those that the client knows.
+ * I5.	When pgoutput fails, what came before is sent first, as in
+ *		txn_raise_errors.  Not so if sending itself has failed.
  *
  *-------------------------------------------------------------------------
  */
@@ -36,6 +38,9 @@ typedef struct ReplayBundle
 	Oid			relid;			/* hash key */
 	Bundle		bundle;
 } ReplayBundle;
+
+/* In capture_write, so that an error is not pgoutput's. */
+static bool capturing = false;
 
 static void capture_prepare_write(LogicalDecodingContext *ctx, XLogRecPtr lsn,
 								  TransactionId xid, bool last_write);
@@ -135,6 +140,7 @@ capture_write(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
 	if (len == 0)
 		return;					/* the origin of a dropped origin */
 
+	capturing = true;
 	switch (msg[0])
 	{
 		case 'B':
@@ -189,6 +195,7 @@ capture_write(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
 		default:
 			elog(ERROR, "unexpected message type \"%c\" of pgoutput", msg[0]);
 	}
+	capturing = false;
 }
 
 /*
@@ -213,14 +220,40 @@ replay_begin(LogicalDecodingContext *ctx, ReorderBufferTXN *txn)
 	/* Unknown here if it made catalog changes only, or in SQL functions. */
 	pub->replay_txn = txn_get(pub, txn->xid);
 	pub->replay_txn->queued = true;
+	plan_begin_replay(pub->replay_txn->unlocked_epoch);
 	pub->pgoutput.begin_cb(ctx, txn);
 }
 
+/*
+ * Row filters and output functions may fail, and will at each attempt.  (I5)
+ */
 static void
 replay_change(LogicalDecodingContext *ctx, ReorderBufferTXN *txn,
 			  Relation relation, ReorderBufferChange *change)
 {
-	publisher->pgoutput.change_cb(ctx, txn, relation, change);
+	Publisher  *pub = publisher;
+	MemoryContext cxt = CurrentMemoryContext;
+
+	capturing = false;
+	PG_TRY();
+	{
+		pub->pgoutput.change_cb(ctx, txn, relation, change);
+	}
+	PG_CATCH();
+	{
+		ErrorData  *edata;
+
+		if (capturing || !pub->streaming ||
+			ERRCODE_TO_CATEGORY(geterrcode()) == ERRCODE_OPERATOR_INTERVENTION)
+			PG_RE_THROW();
+
+		MemoryContextSwitchTo(cxt);
+		edata = CopyErrorData();
+		FlushErrorState();
+		sender_flush(pub);
+		ReThrowError(edata);
+	}
+	PG_END_TRY();
 }
 
 static void

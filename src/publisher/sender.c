@@ -34,6 +34,7 @@
 #include "miscadmin.h"
 #include "port/pg_bswap.h"
 #include "publisher.h"
+#include "test_points.h"
 #include "replication/walsender_private.h"
 #include "utils/memutils.h"
 
@@ -425,9 +426,11 @@ write_message(Publisher *pub, StringInfo message, XLogRecPtr lsn)
 	Assert(pub->header->len == pub->batch_head);
 	memcpy(message->data, pub->header->data, pub->batch_head);
 
+	CRASH_POINT("before_send");
 	ctx->out = message;
 	pub->write(ctx, lsn, xid, true);
 	ctx->out = out;
+	CRASH_POINT("sent");
 	pub->sent_position = lsn;
 }
 
@@ -536,6 +539,15 @@ drain_page_read(XLogReaderState *state, XLogRecPtr page, int reqlen,
 							   GetXLogReplayRecPtr(NULL) :
 							   GetFlushRecPtr(NULL);
 
+	/*
+	 * Reading on must not wait.  It gets whole pages only: the WAL reader does not
+	 * look for this answer once it has a page's beginning.
+	 */
+	if (state->nonblocking &&
+		(page + XLOG_BLCKSZ > pub->known_flush ||
+		 compat_slot_waits_for_standbys(pub->ctx->slot)))
+		return XLREAD_WOULDBLOCK;
+
 	if (need > pub->known_flush || compat_slot_waits_for_standbys(pub->ctx->slot))
 		sender_flush(pub);
 	else if (!batch_is_empty(pub) &&
@@ -565,7 +577,12 @@ capped_putmessage_noblock(char msgtype, const char *s, size_t len)
 	uint64		lsn;
 	XLogRecPtr	pending = InvalidXLogRecPtr;
 
-	if (msgtype == 'd' && len == sizeof(copy) && s[0] == 'k' && pub != NULL)
+#ifdef PGPARREP_SABOTAGE_UNCAPPED_KEEPALIVE
+	pub = NULL;
+#endif
+	/* After an error another stream may come before ours is cleaned up. */
+	if (msgtype == 'd' && len == sizeof(copy) && s[0] == 'k' && pub != NULL &&
+		MyReplicationSlot == pub->ctx->slot)
 	{
 		pending = ring_oldest();
 		if (pending == InvalidXLogRecPtr && !batch_is_empty(pub))

@@ -95,6 +95,7 @@ txn_get(Publisher *pub, TransactionId xid)
 		memset(txn, 0, sizeof(PubTxn));
 		txn->xid = xid;
 		txn->cur_subxid = xid;
+		txn->unlocked_epoch = plan_unlocked_epoch();
 	}
 	pub->last_txn = txn;
 

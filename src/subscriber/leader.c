@@ -70,9 +70,11 @@
 #include "leader.h"
 #include "native.h"
 #include "pool.h"
+#include "serial.h"
 #include "streamrel.h"
 #include "tables.h"
 #include "takeover.h"
+#include "test_points.h"
 #include "txnbuf.h"
 
 /* Buckets of the key table: 4 MB, 262,144 keys in flight. */
@@ -437,11 +439,18 @@ drain(void)
 static void
 set_dependencies(TxnBuffer *txn, PoolTxn *ptxn, Csn csn)
 {
-	ptxn->wait_csn = 0;
-	if (!pgparrep_key_table)
-		return;
+	TxnRel	   *rels = pool_txn_rels(ptxn, area);
 
+	ptxn->wait_csn = 0;
 	depend_begin(depend, csn, pg_atomic_read_u64(&pool->committed));
+	for (int i = 0; i < txn->nrels; i++)
+	{
+		DependDomain *domain = keyplan_domain(txn->rels[i]);
+		Csn			last = domain ? depend_touch(depend, domain) : csn - 1;
+
+		rels[i].table = serial_number(domain ? domain->number : 0);
+		rels[i].behind = last > 0 ? csn - last : 0;
+	}
 	if (txn->file == 0)
 	{
 		uint32		version = 0;
@@ -473,6 +482,8 @@ set_dependencies(TxnBuffer *txn, PoolTxn *ptxn, Csn csn)
 				rec->wait_csn = depend_change(depend, domain,
 											  (DependKind) conflict,
 											  rec->nkeys, change_keys(rec));
+				if (!pgparrep_key_table)
+					rec->wait_csn = 0;
 				offset += rec->size;
 			}
 			p = chunk->next;
@@ -506,7 +517,8 @@ set_dependencies(TxnBuffer *txn, PoolTxn *ptxn, Csn csn)
 
 			wait = Max(wait, w);
 		}
-		ptxn->wait_csn = wait;
+		if (pgparrep_key_table)
+			ptxn->wait_csn = wait;
 	}
 	depend_end(depend);
 }
@@ -515,15 +527,13 @@ set_dependencies(TxnBuffer *txn, PoolTxn *ptxn, Csn csn)
 static bool
 set_relations(TxnBuffer *txn, PoolTxn *ptxn)
 {
-	TxnRel	   *rels = ptxn->few_rels;
+	TxnRel	   *rels;
 	bool		any = false;
 
 	ptxn->nrels = txn->nrels;
 	if (txn->nrels > POOL_FEW_RELS)
-	{
 		ptxn->rels = dsa_allocate(area, sizeof(TxnRel) * txn->nrels);
-		rels = dsa_get_address(area, ptxn->rels);
-	}
+	rels = pool_txn_rels(ptxn, area);
 	for (int i = 0; i < txn->nrels; i++)
 	{
 		RelVersion *rel = txn->rels[i];
@@ -673,10 +683,12 @@ hand_out(TransactionId xid, TxnBuffer *txn, uint32 flags,
 		ptxn->flags |= PTXN_SKIPLSN;
 	in_flight[csn & (POOL_RING_SIZE - 1)] = txn;
 
+	CRASH_POINT("before_hand_out");
 	handed = csn;
 	pg_write_barrier();
 	pg_atomic_write_u64(&pool->handed, csn);
 	pool_wake_idle(1);
+	CRASH_POINT("handed_out");
 
 	if (alone)
 	{
@@ -762,6 +774,13 @@ take_change(TransactionId xid, const FStreamFrame *frame)
 	uint64		keys[KEYPLAN_MAX_KEYS];
 	int			nkeys;
 	char	   *body;
+
+#ifdef PGPARREP_SABOTAGE_DROP_MESSAGE
+	static int	taken = 0;
+
+	if (++taken % 100000 == 0)
+		return;
+#endif
 
 	if (!fstream_get_row(frame, &row))
 		protocol_violation("A change of a row is malformed.");

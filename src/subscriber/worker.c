@@ -70,6 +70,8 @@
 #include "apply.h"
 #include "compat.h"
 #include "order.h"
+#include "serial.h"
+#include "test_points.h"
 #include "txnbuf.h"
 #include "worker.h"
 
@@ -126,10 +128,12 @@ worker_wait_turn(void)
 void
 worker_require_alone(void)
 {
-	if (my_csn != my_last_csn)
-		ereport(ERROR,
-				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-				 errmsg("remote transaction cannot be applied together with others")));
+	if (my_csn == my_last_csn)
+		return;
+	serial_note_alone(pool, pg_atomic_read_u32(&slot->table), my_csn);
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+			 errmsg("remote transaction cannot be applied together with others")));
 }
 
 static void
@@ -189,6 +193,7 @@ xact_callback(XactEvent event, void *arg)
 						 errmsg("apply worker is stopping")));
 			set_origin();
 			XactLastCommitEnd = InvalidXLogRecPtr;
+			CRASH_POINT("before_commit");
 			break;
 		case XACT_EVENT_PREPARE:
 			give_up_baton();
@@ -196,15 +201,24 @@ xact_callback(XactEvent event, void *arg)
 			applying = false;
 			break;				/* I7: made known by attempt() */
 		case XACT_EVENT_COMMIT:
+			CRASH_POINT("commit_record_written");
 			give_up_baton();
 			clear_origin();
 			for (Csn csn = my_csn; csn <= my_last_csn; csn++)
 				pool_txn(pool, csn)->local_end = XactLastCommitEnd;
 			applying = false;
 			published = true;
+			CRASH_POINT("origin_advanced");
 			order_publish(my_csn, my_last_csn);
+			CRASH_POINT("commit_known");
 			break;
 		case XACT_EVENT_ABORT:
+#ifdef PGPARREP_SABOTAGE_ROLLBACK_MOVES_ORIGIN
+			/* what servers from 16 on do with an origin LSN that is set early */
+			set_origin();
+			replorigin_session_advance(my_txn->end_lsn, InvalidXLogRecPtr);
+			clear_origin();
+#endif
 			give_up_baton();
 			applying = false;
 			break;
@@ -299,14 +313,6 @@ clear_skip_lsn(void)
 	PopActiveSnapshot();
 }
 
-static TxnRel *
-transaction_relations(void)
-{
-	if (my_txn->nrels <= POOL_FEW_RELS)
-		return my_txn->few_rels;
-	return dsa_get_address(area, my_txn->rels);
-}
-
 /* Tells apply.c the versions that the transaction uses. */
 static void
 define_relations(const TxnRel *rels)
@@ -341,20 +347,73 @@ forget_relations(void)
 		apply_forget_relation(known_versions[--nknown_versions]);
 }
 
-static inline bool
-applies(const TxnRel *rels, uint32 version)
+static inline const TxnRel *
+find_relation(const TxnRel *rels, uint32 version)
 {
 	for (int i = 0; i < my_txn->nrels; i++)
 		if (rels[i].version == version)
-			return rels[i].apply;
+			return &rels[i];
+	return NULL;
+}
+
+/* Before a change of another table than the last change's: see serial.c. */
+static void
+begin_table(Csn csn, const TxnRel *rel)
+{
+	pg_atomic_write_u32(&slot->table, rel->table);
+	if (at_turn)
+		return;
+	if (serial_applies(pool, POOL_EVERY_TABLE, csn))
+		worker_wait_turn();
+	else if (rel->behind != 0 && csn - rel->behind < my_csn &&
+			 serial_applies(pool, rel->table, csn))
+		order_wait(csn - rel->behind, WORKER_WAIT_DEPENDENCY, true);
+}
+
+static bool
+uses_table(uint32 table)
+{
+	for (Csn csn = my_csn; csn <= my_last_csn; csn++)
+	{
+		PoolTxn    *txn = pool_txn(pool, csn);
+		const TxnRel *rels = pool_txn_rels(txn, area);
+
+		for (int i = 0; i < txn->nrels; i++)
+			if (rels[i].table == table)
+				return true;
+	}
 	return false;
+}
+
+/*
+ * An attempt that did not begin at its turn has come to nothing.  Has it to do
+ * with a table?  Where an earlier transaction waits for a lock of ours, it is
+ * the table that the other one changes, and else the one that we do.
+ */
+static void
+note_trouble(int sqlstate)
+{
+	uint32		table = order_yield_table();
+
+	if (table == ORDER_NO_YIELD)
+	{
+		/* Of these, only deadlocks and lock timeouts. */
+		if (shared_is_transient(sqlstate) &&
+			sqlstate != ERRCODE_T_R_DEADLOCK_DETECTED &&
+			sqlstate != ERRCODE_LOCK_NOT_AVAILABLE)
+			return;
+		table = pg_atomic_read_u32(&slot->table);
+	}
+	else if (!uses_table(table))
+		table = POOL_EVERY_TABLE;
+	serial_note_trouble(pool, table, my_csn);
 }
 
 /* Applies the changes; returns how many there were. */
 static uint64
-apply_changes(void)
+apply_changes(Csn csn)
 {
-	const TxnRel *rels = transaction_relations();
+	const TxnRel *rels = pool_txn_rels(my_txn, area);
 	uint32		last_version = 0;
 	bool		last_applies = false;
 	uint64		n = 0;
@@ -379,8 +438,17 @@ apply_changes(void)
 			uint32		nrels = 0;
 
 			for (uint32 i = 0; i < body->nrels; i++)
-				if (applies(rels, body->versions[i]))
-					body->versions[nrels++] = body->versions[i];
+			{
+				const TxnRel *rel = find_relation(rels, body->versions[i]);
+
+				if (rel == NULL || !rel->apply)
+					continue;
+				begin_table(csn, rel);
+				body->versions[nrels++] = body->versions[i];
+			}
+			last_version = 0;
+			if (nrels > 1)
+				pg_atomic_write_u32(&slot->table, POOL_EVERY_TABLE);
 			if (nrels > 0)
 				apply_truncate(nrels, body->versions, body->flags);
 		}
@@ -388,8 +456,12 @@ apply_changes(void)
 		{
 			if (rec->version != last_version)
 			{
+				const TxnRel *rel = find_relation(rels, rec->version);
+
 				last_version = rec->version;
-				last_applies = applies(rels, last_version);
+				last_applies = rel != NULL && rel->apply;
+				if (last_applies)
+					begin_table(csn, rel);
 			}
 			if (!last_applies)
 				continue;
@@ -495,6 +567,7 @@ attempt(void)
 		SetCurrentStatementStartTimestamp();
 		StartTransactionCommand();
 		applying = true;
+		pg_atomic_write_u32(&slot->table, POOL_EVERY_TABLE);
 		reread_subscription();
 		at_turn = false;
 		began_at_turn = worker_at_turn();
@@ -524,18 +597,19 @@ attempt(void)
 		else
 		{
 			apply_begin(&txn);
-			n = apply_changes();
+			n = apply_changes(my_csn);
 			for (Csn csn = my_csn + 1; csn <= my_last_csn; csn++)
 			{
 				my_txn = pool_txn(pool, csn);
 				describe(&txn);
 				apply_next(&txn);
-				n += apply_changes();
+				n += apply_changes(csn);
 			}
 			apply_end();
 		}
 
 		/* Not in a callback: deferred triggers come before all callbacks. */
+		CRASH_POINT("applied");
 		worker_wait_turn();
 		order_set_state(WORKER_COMMITTING);
 		apply_begin_commit(&txn, message_type());
@@ -581,6 +655,8 @@ attempt(void)
 
 		HOLD_INTERRUPTS();
 		QueryCancelPending = false;
+		if (!began_at_turn && pg_atomic_read_u32(&pool->stop) == 0)
+			note_trouble(sqlstate);
 		if (counts)
 			EmitErrorReport();
 		else if (began_at_turn && my_csn == my_last_csn &&
