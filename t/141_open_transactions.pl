@@ -22,7 +22,7 @@ note("PGPARREP_TEST_SEED=$seed");
 srand($seed);
 
 my $trio = trio(
-	"autovacuum = off\nwal_retrieve_retry_interval = 100ms\nlogical_decoding_work_mem = 64kB\npgparrep.force_decoders = on",
+	"max_prepared_transactions = 10\nautovacuum = off\nwal_retrieve_retry_interval = 100ms\nlogical_decoding_work_mem = 64kB\npgparrep.force_decoders = on",
 	'pgparrep.parallel_decode_num = 3');
 my $publisher = $trio->{publisher};
 my $pool = $trio->{pool};
@@ -58,22 +58,34 @@ foreach my $queued (0, 1)
 	is($pool->safe_psql('postgres', 'SELECT id, v FROM p1 ORDER BY 1'),
 		$queued ? "1|16\n2|\n5|" : "1|16\n5|", 'a table leaves the publication and comes back' . ($queued ? ', queued' : ''));
 
-	# one that comes, and one that goes
+	trio_sql($trio, 'TRUNCATE p1');
+}
+
+# One table comes and another one goes.
+sub come_and_go
+{
+	my ($what, $begin, $end) = @_;
+
 	$ddl->query('ALTER PUBLICATION pub DROP TABLE p2');
-	$s1->query('BEGIN');
-	$s1->query('CREATE TEMP TABLE temporary (a int) ON COMMIT DROP') if $queued;
-	$s1->query('INSERT INTO p2 VALUES (1); INSERT INTO p3 VALUES (1)');
+	$s1->query("BEGIN; $begin; INSERT INTO p2 VALUES (1); INSERT INTO p3 VALUES (1)");
 	$ddl->query('ALTER PUBLICATION pub ADD TABLE p2');
 	$ddl->query('ALTER PUBLICATION pub DROP TABLE p3');
 	$s2->query('INSERT INTO p2 VALUES (2); INSERT INTO p3 VALUES (2)');
-	$s1->query('COMMIT');
+	$s1->query($end);
 	trio_wait($trio);
 	is($pool->safe_psql('postgres', q{SELECT 'p2', id FROM p2 UNION ALL SELECT 'p3', id FROM p3 ORDER BY 1}),
-		"p2|2\np3|1", 'one table comes, another goes' . ($queued ? ', queued' : ''));
+		"p2|2\np3|1", "one table comes, another goes, $what");
 	$ddl->query('ALTER PUBLICATION pub ADD TABLE p3');
-	trio_sql($trio, 'TRUNCATE p1, p2, p3');
-	trio_wait($trio);
+	trio_sql($trio, 'TRUNCATE p2, p3');
+	return;
 }
+come_and_go('streamed', 'SELECT 1', 'COMMIT');
+come_and_go('queued', 'CREATE TEMP TABLE temporary (a int) ON COMMIT DROP', 'COMMIT');
+trio_unsubscribe($trio);
+trio_subscribe($trio, options => 'two_phase = true');
+$_->poll_query_until('postgres', q{SELECT subtwophasestate = 'e' FROM pg_subscription}) or die 'two_phase' for $pool, $trio->{serial};
+come_and_go('prepared', 'CREATE TABLE prepared (a int)', q{PREPARE TRANSACTION 'one'; SELECT pg_sleep(0.1); COMMIT PREPARED 'one'});
+$publisher->safe_psql('postgres', 'DROP TABLE prepared');
 
 # What is published right now, and what the subscriber has.
 my %member = map { $_ => 1 } 1 .. $tables;

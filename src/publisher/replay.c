@@ -213,15 +213,19 @@ capture_update_progress(LogicalDecodingContext *ctx, XLogRecPtr lsn,
 }
 
 static void
-replay_begin(LogicalDecodingContext *ctx, ReorderBufferTXN *txn)
+begin(Publisher *pub, ReorderBufferTXN *txn)
 {
-	Publisher  *pub = publisher;
-
 	/* Unknown here if it made catalog changes only, or in SQL functions. */
 	pub->replay_txn = txn_get(pub, txn->xid);
 	pub->replay_txn->queued = true;
 	plan_begin_replay(pub->replay_txn->unlocked_epoch);
-	pub->pgoutput.begin_cb(ctx, txn);
+}
+
+static void
+replay_begin(LogicalDecodingContext *ctx, ReorderBufferTXN *txn)
+{
+	begin(publisher, txn);
+	publisher->pgoutput.begin_cb(ctx, txn);
 }
 
 /*
@@ -297,11 +301,8 @@ replay_commit(LogicalDecodingContext *ctx, ReorderBufferTXN *txn,
 static void
 replay_begin_prepare(LogicalDecodingContext *ctx, ReorderBufferTXN *txn)
 {
-	Publisher  *pub = publisher;
-
-	pub->replay_txn = txn_get(pub, txn->xid);
-	pub->replay_txn->queued = true;
-	pub->pgoutput.begin_prepare_cb(ctx, txn);
+	begin(publisher, txn);
+	publisher->pgoutput.begin_prepare_cb(ctx, txn);
 }
 
 /*
