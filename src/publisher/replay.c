@@ -215,6 +215,13 @@ capture_update_progress(LogicalDecodingContext *ctx, XLogRecPtr lsn,
 static void
 begin(Publisher *pub, ReorderBufferTXN *txn)
 {
+	/*
+	 * What decoders have yet to say is raised here if it is an error.  Between
+	 * the out-of-line chunks of a subtransaction and their row, core's cleanup
+	 * after an error reads memory that it has freed.
+	 */
+	ring_drain(pub);
+
 	/* Unknown here if it made catalog changes only, or in SQL functions. */
 	pub->replay_txn = txn_get(pub, txn->xid);
 	pub->replay_txn->queued = true;
