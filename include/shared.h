@@ -143,6 +143,8 @@ typedef struct PoolTxn
 	XLogRecPtr	commit_lsn;
 	XLogRecPtr	end_lsn;
 	TimestampTz commit_time;
+	XLogRecPtr	prepare_end_lsn;	/* these two: PTXN_ROLLBACK_PREPARED only */
+	TimestampTz prepare_time;
 	uint32		flags;			/* PTXN_* */
 	uint32		file;			/* name of the spill file, 0 if none */
 	uint64		nchanges;
@@ -172,6 +174,16 @@ pool_txn_rels(PoolTxn *txn, dsa_area *area)
 #define PTXN_SKIPLSN 0x02
 /* Conflicts with everything; not to be grouped with others. */
 #define PTXN_ALONE 0x04
+/*
+ * Two-phase commit: a transaction that is to be prepared, and the end of a
+ * prepared one, which has no changes of its own.  Each takes its place in the
+ * commit order as a transaction does; its LSNs and time are those of the record
+ * on the publisher.
+ */
+#define PTXN_PREPARE 0x08
+#define PTXN_COMMIT_PREPARED 0x10
+#define PTXN_ROLLBACK_PREPARED 0x20
+#define PTXN_FINISH_PREPARED (PTXN_COMMIT_PREPARED | PTXN_ROLLBACK_PREPARED)
 
 /* A stretch of CSNs in which something is not tried; serial.c has the rules. */
 typedef struct SerialSpan

@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 #
-# lib.sh - what scripts/demo, scripts/test and scripts/sabotage share.
+# lib.sh - what the scripts here and in bench/ share.
 #
-# start_in_private_copy is the first thing each of them calls.  It
+# start_in_private_copy is the first thing that most of them call.  It
 #
 #   1. installs the Debian packages that are missing (the only step that needs
 #      root or sudo, and none at all where nothing is missing);
@@ -20,6 +20,22 @@
 
 say() { printf '%s\n' "$*"; }
 die() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
+
+# Count and report one test, given its status; $keep becomes true if it failed.
+passed=0
+failed=0
+keep=false
+result() {
+	if [ "$1" = 0 ]; then
+		passed=$((passed + 1))
+		say "ok - $2"
+	else
+		failed=$((failed + 1))
+		# shellcheck disable=SC2034 # for the scripts
+		keep=true
+		say "not ok - $2"
+	fi
+}
 
 # Run a command as root.
 as_root() {
@@ -105,7 +121,7 @@ install_packages() {
 # are wanted besides the usual ones, ARGS the script's own arguments.  Returns
 # in the copy only, with $work set.
 start_in_private_copy() {
-	local packages=$1 name=${0##*/} top v
+	local packages=$1 top name v
 	shift
 
 	if [ -n "${PGPARREP_WORK:-}" ]; then
@@ -128,6 +144,7 @@ start_in_private_copy() {
 	fi
 
 	top=$(cd "$(dirname "$0")/.." && pwd)
+	name=$(basename "$(cd "$(dirname "$0")" && pwd)")/${0##*/}
 	cd /
 	work=$(as_user mktemp -d /tmp/pgparrep.XXXXXX)
 	trap 'rm -rf "$work"' EXIT
@@ -137,9 +154,9 @@ start_in_private_copy() {
 	trap - EXIT
 	export PGPARREP_WORK="$work" PG_CONFIG
 	if [ "$(id -u)" = 0 ]; then
-		exec setpriv --reuid=postgres --regid=postgres --init-groups "$work/src/scripts/$name" "$@"
+		exec setpriv --reuid=postgres --regid=postgres --init-groups "$work/src/$name" "$@"
 	fi
-	exec "$work/src/scripts/$name" "$@"
+	exec "$work/src/$name" "$@"
 }
 
 # build_private_postgres DIR [MAKE ARGUMENTS]: copy the PostgreSQL of PG_CONFIG

@@ -62,14 +62,19 @@ struct Held
 };
 
 /*
- * Allocate a tuple with room for datalen bytes behind the fixed header.
+ * Make a tuple with datalen bytes behind the fixed header, to be filled in by the
+ * caller: in room, if it fits there, else in the current memory context.
  */
 HeapTuple
-tuple_alloc(MemoryContext cxt, Size datalen)
+tuple_make(PGAlignedBlock *room, Size datalen)
 {
+	Size		size = HEAPTUPLESIZE + SizeofHeapTupleHeader + datalen;
 	HeapTuple	tup;
 
-	tup = (HeapTuple) MemoryContextAlloc(cxt, HEAPTUPLESIZE + SizeofHeapTupleHeader + datalen);
+	if (room != NULL && size <= sizeof(PGAlignedBlock))
+		tup = (HeapTuple) room->data;
+	else
+		tup = (HeapTuple) palloc(size);
 	tup->t_len = datalen + SizeofHeapTupleHeader;
 	ItemPointerSetInvalid(&tup->t_self);
 	tup->t_tableOid = InvalidOid;
@@ -84,7 +89,7 @@ tuple_alloc(MemoryContext cxt, Size datalen)
  * header and the rest, not aligned.
  */
 HeapTuple
-tuple_from_wal(MemoryContext cxt, const char *data, Size len)
+tuple_from_wal(PGAlignedBlock *room, const char *data, Size len)
 {
 	xl_heap_header xlhdr;
 	HeapTuple	tup;
@@ -94,7 +99,7 @@ tuple_from_wal(MemoryContext cxt, const char *data, Size len)
 	memcpy(&xlhdr, data, SizeOfHeapHeader);
 	len -= SizeOfHeapHeader;
 
-	tup = tuple_alloc(cxt, len);
+	tup = tuple_make(room, len);
 	memcpy((char *) tup->t_data + SizeofHeapTupleHeader, data + SizeOfHeapHeader, len);
 	tup->t_data->t_infomask = xlhdr.t_infomask;
 	tup->t_data->t_infomask2 = xlhdr.t_infomask2;
@@ -126,13 +131,15 @@ hold(Publisher *pub, PubTxn *txn, TransactionId xid, CompatFileNode node,
 	 RepOriginId origin, const char *data, Size len)
 {
 	Held	   *held = held_get(pub, txn);
+	MemoryContext old = MemoryContextSwitchTo(held->cxt);
 	HeldChange *change;
 
-	change = MemoryContextAllocZero(held->cxt, sizeof(HeldChange));
+	change = palloc0(sizeof(HeldChange));
 	change->xid = xid;
 	change->node = node;
 	change->origin = origin;
-	change->tup = tuple_from_wal(held->cxt, data, len);
+	change->tup = tuple_from_wal(NULL, data, len);
+	MemoryContextSwitchTo(old);
 
 	held->empty = false;
 	len += sizeof(HeldChange) + HEAPTUPLESIZE;

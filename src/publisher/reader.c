@@ -5,11 +5,12 @@
  *
  * Core asks the output plugin's filter_by_origin callback about every record
  * that it is about to decode: insert, update, delete, multi-insert, truncate,
- * speculative confirmation, logical message, commit and abort, once each, in
- * WAL order, after it has brought the snapshot builder and the reorder buffer's
- * transaction entry up to date.  At that moment ctx->reader holds the record.
- * The reader formats the change, puts it into the batch and answers "filtered":
- * then core neither queues nor spills nor sorts it.
+ * speculative confirmation, logical message, commit, abort and, with two-phase
+ * decoding, prepare, once each, in WAL order, after it has brought the snapshot
+ * builder and the reorder buffer's transaction entry up to date.  At that moment
+ * ctx->reader holds the record.  The reader formats the change, puts it into the
+ * batch and answers "filtered": then core neither queues nor spills nor sorts
+ * it.
  *
  * Answering "not filtered" instead leaves the change to core, which replays it
  * at commit under the right snapshot, through pgoutput (replay.c).  That is done
@@ -23,8 +24,13 @@
  * I2.	A commit is kept from core only if the transaction is known here and
  *		core has nothing of it.  Core would forget it.
  * I3.	The switch happens only between rows: what is held goes along.
- * I4.	Conversion errors stay with the transaction until it commits; no error
- *		is raised for work that may yet roll back.
+ * I4.	With two-phase decoding a transaction ends here when it is prepared; how
+ *		the prepared transaction ends is always core's to tell (replay.c).
+ * I5.	Conversion errors stay with the transaction until it commits or is
+ *		prepared; no error is raised for work that may yet roll back.
+ * I6.	Further records are decoded from within the callback (read_on) only where
+ *		core does nothing any more with the present one but return, and only
+ *		what is there: never waits for WAL.
  *
  *-------------------------------------------------------------------------
  */
@@ -37,9 +43,17 @@
 #include "fstream.h"
 #include "libpq/pqformat.h"
 #include "publisher.h"
+#include "replication/decode.h"
 #include "replication/message.h"
 #include "replication/origin.h"
 #include "utils/memutils.h"
+
+/*
+ * Records that are decoded within one turn of the walsender.  Each turn costs it a
+ * look at its socket and its clock, as much as decoding a record or two; in return
+ * replies of the client are handled before the next.
+ */
+#define RECORDS_PER_TURN 256
 
 static bool filter_heap(Publisher *pub, XLogReaderState *r);
 static bool filter_heap2(Publisher *pub, XLogReaderState *r);
@@ -49,6 +63,10 @@ static bool leave_to_core(Publisher *pub, XLogReaderState *r);
 
 /* The relation whose row is being formatted, for error messages, or NULL. */
 static RelPlan *current_plan = NULL;
+
+/* Where the tuples of the present row lie, unless they are larger. */
+static PGAlignedBlock new_room;
+static PGAlignedBlock old_room;
 
 /*
  * Errors inside of the filter carry no position otherwise.
@@ -68,6 +86,39 @@ reader_error_context(void *arg)
 }
 
 /*
+ * The present record, of a row that is not left to core, is done: decode the
+ * ones behind it that can be had without waiting.  (I6)
+ *
+ * Core's walsender, when we return, takes its position from the reader, so for it
+ * all of them were one record.
+ */
+static void
+read_on(Publisher *pub, XLogReaderState *r)
+{
+	LogicalDecodingContext *ctx = pub->ctx;
+	ErrorContextCallback *previous = error_context_stack;
+	int			i;
+
+	/* An error in there has nothing to do with the callback that we are in. */
+	error_context_stack = previous->previous;
+	pub->reading_on = true;
+
+	for (i = 1; i < RECORDS_PER_TURN; i++)
+	{
+		char	   *errm;
+
+		/* what is wrong, if anything is, core meets again */
+		if (XLogReadAhead(r, true) == NULL)
+			break;
+		(void) XLogNextRecord(r, &errm);
+		LogicalDecodingProcessRecord(ctx, r);
+	}
+
+	pub->reading_on = false;
+	error_context_stack = previous;
+}
+
+/*
  * The filter_by_origin callback of a client with streaming 'extreme'.
  */
 bool
@@ -77,6 +128,7 @@ reader_filter(LogicalDecodingContext *ctx, RepOriginId origin_id)
 	XLogReaderState *r = ctx->reader;
 	bool		unwanted;
 	bool		filtered;
+	bool		is_row;
 	ErrorContextCallback errcallback;
 	MemoryContext oldcxt;
 
@@ -90,6 +142,7 @@ reader_filter(LogicalDecodingContext *ctx, RepOriginId origin_id)
 	error_context_stack = &errcallback;
 	oldcxt = MemoryContextSwitchTo(pub->rowcxt);
 
+	is_row = XLogRecGetRmid(r) == RM_HEAP_ID || XLogRecGetRmid(r) == RM_HEAP2_ID;
 	switch (XLogRecGetRmid(r))
 	{
 		case RM_HEAP_ID:
@@ -116,6 +169,9 @@ reader_filter(LogicalDecodingContext *ctx, RepOriginId origin_id)
 	MemoryContextSwitchTo(oldcxt);
 	MemoryContextReset(pub->rowcxt);
 	error_context_stack = errcallback.previous;
+
+	if (filtered && is_row && !pub->reading_on)
+		read_on(pub, r);
 
 	return filtered;
 }
@@ -316,7 +372,7 @@ filter_insert(Publisher *pub, XLogReaderState *r, PubTxn *txn)
 	}
 
 	return stream_row(pub, r, txn, node, FSTREAM_INSERT,
-					  tuple_from_wal(CurrentMemoryContext, data, len), NULL, true);
+					  tuple_from_wal(&new_room, data, len), NULL, true);
 }
 
 static bool
@@ -335,10 +391,10 @@ filter_update(Publisher *pub, XLogReaderState *r, PubTxn *txn)
 
 	XLogRecGetBlockTag(r, 0, &node, NULL, NULL);
 	data = XLogRecGetBlockData(r, 0, &len);
-	newtup = tuple_from_wal(CurrentMemoryContext, data, len);
+	newtup = tuple_from_wal(&new_room, data, len);
 
 	if (xlrec->flags & XLH_UPDATE_CONTAINS_OLD)
-		oldtup = tuple_from_wal(CurrentMemoryContext,
+		oldtup = tuple_from_wal(&old_room,
 								XLogRecGetData(r) + SizeOfHeapUpdate,
 								XLogRecGetDataLen(r) - SizeOfHeapUpdate);
 
@@ -368,7 +424,7 @@ filter_delete(Publisher *pub, XLogReaderState *r, PubTxn *txn)
 		return true;
 
 	XLogRecGetBlockTag(r, 0, &node, NULL, NULL);
-	oldtup = tuple_from_wal(CurrentMemoryContext,
+	oldtup = tuple_from_wal(&old_room,
 							XLogRecGetData(r) + SizeOfHeapDelete,
 							XLogRecGetDataLen(r) - SizeOfHeapDelete);
 
@@ -469,7 +525,7 @@ filter_heap2(Publisher *pub, XLogReaderState *r)
 		xlhdr = (xl_multi_insert_tuple *) SHORTALIGN(data);
 		data = (char *) xlhdr + SizeOfMultiInsertTuple;
 
-		tup = tuple_alloc(CurrentMemoryContext, xlhdr->datalen);
+		tup = tuple_make(&new_room, xlhdr->datalen);
 		memcpy((char *) tup->t_data + SizeofHeapTupleHeader, data, xlhdr->datalen);
 		tup->t_data->t_infomask = xlhdr->t_infomask;
 		tup->t_data->t_infomask2 = xlhdr->t_infomask2;
@@ -534,6 +590,37 @@ report_commit(Publisher *pub, XLogReaderState *r, TransactionId xid, bool skippe
 	ctx->end_xact = false;
 }
 
+/*
+ * A transaction with nothing but row locks and the like: core replays nothing
+ * of it, a PREPARE neither.
+ */
+static inline bool
+lacks_changes(ReorderBufferTXN *top)
+{
+	return top == NULL || top->base_snapshot == NULL;
+}
+
+/*
+ * COMMIT PREPARED or ROLLBACK PREPARED of a transaction that was, or would have
+ * been, told when it was prepared.
+ */
+static bool
+filter_finish_prepared(Publisher *pub, XLogReaderState *r, TransactionId xid,
+					   bool unwanted)
+{
+	PubTxn	   *txn = txn_find(pub, xid);
+
+	/* Prepared before the start point. */
+	if (txn != NULL)
+	{
+		Assert(txn->queued && !txn->sent);
+		txn_end(pub, txn);
+	}
+
+	/* Before 18 core would tell the end of what it has not told before. */
+	return unwanted || lacks_changes(txn_core_top(pub, xid));
+}
+
 static bool
 filter_commit(Publisher *pub, XLogReaderState *r, bool unwanted)
 {
@@ -550,6 +637,9 @@ filter_commit(Publisher *pub, XLogReaderState *r, bool unwanted)
 	time = (parsed.xinfo & XACT_XINFO_HAS_ORIGIN) != 0 ?
 			   parsed.origin_timestamp :
 			   parsed.xact_time;
+
+	if (TransactionIdIsValid(parsed.twophase_xid) && pub->ctx->twophase)
+		return filter_finish_prepared(pub, r, xid, unwanted);
 
 	txn = txn_find(pub, xid);
 
@@ -590,7 +680,7 @@ filter_commit(Publisher *pub, XLogReaderState *r, bool unwanted)
 }
 
 static bool
-filter_abort(Publisher *pub, XLogReaderState *r)
+filter_abort(Publisher *pub, XLogReaderState *r, bool unwanted)
 {
 	xl_xact_parsed_abort parsed;
 	TransactionId xid;
@@ -605,6 +695,9 @@ filter_abort(Publisher *pub, XLogReaderState *r)
 			   parsed.origin_timestamp :
 			   parsed.xact_time;
 
+	if (TransactionIdIsValid(parsed.twophase_xid) && pub->ctx->twophase)
+		return filter_finish_prepared(pub, r, xid, unwanted);
+
 	/* The end of a whole transaction covers its subtransactions. */
 	if (txn_find(pub, xid) == NULL)
 	{
@@ -615,7 +708,59 @@ filter_abort(Publisher *pub, XLogReaderState *r)
 	sender_covered(pub, r->EndRecPtr);
 
 	/* Core drops what it has, whatever we say. */
-	return false;
+	return unwanted;
+}
+
+/*
+ * PREPARE TRANSACTION; core asks only with two-phase decoding.  For the client
+ * the transaction is complete.
+ */
+static bool
+filter_prepare(Publisher *pub, XLogReaderState *r, bool unwanted)
+{
+	xl_xact_parsed_prepare parsed;
+	TransactionId xid;
+	TimestampTz time;
+	PubTxn	   *txn;
+	ReorderBufferTXN *top;
+
+	ParsePrepareRecord(XLogRecGetInfo(r), (xl_xact_prepare *) XLogRecGetData(r), &parsed);
+	xid = parsed.twophase_xid;
+	time = parsed.origin_timestamp != 0 ?
+			   parsed.origin_timestamp :
+			   parsed.xact_time;
+
+	/* As at a commit. */
+	if (unwanted)
+	{
+		txn_abort(pub, xid, r->EndRecPtr, time);
+		sender_covered(pub, r->EndRecPtr);
+		return true;
+	}
+
+	top = txn_core_top(pub, xid);
+	if (lacks_changes(top))
+	{
+		txn_abort(pub, xid, r->EndRecPtr, time);
+		return false;
+	}
+
+	/* Any other is told, if only by its name: its end will be, too. */
+	txn = txn_get(pub, xid);
+	txn_raise_errors(pub, txn);
+
+	if (!txn->queued && core_has_changes(top))
+		txn_queue(pub, txn, r->ReadRecPtr, QUEUE_OTHER);
+	if (txn->queued)
+		return false;			/* goes on in replay.c */
+
+	sender_prepare(pub, xid, r->ReadRecPtr, r->EndRecPtr, time, parsed.twophase_gid);
+	pub->ctx->reorder->totalTxns++;
+	pub->ctx->reorder->totalBytes += txn->bytes;
+	report_commit(pub, r, xid, false);
+	txn_end(pub, txn);
+
+	return true;
 }
 
 static bool
@@ -629,10 +774,12 @@ filter_xact(Publisher *pub, XLogReaderState *r, bool unwanted)
 
 		case XLOG_XACT_ABORT:
 		case XLOG_XACT_ABORT_PREPARED:
-			return filter_abort(pub, r);
+			return filter_abort(pub, r, unwanted);
+
+		case XLOG_XACT_PREPARE:
+			return filter_prepare(pub, r, unwanted);
 	}
 
-	/* XLOG_XACT_PREPARE: only with two_phase, which is refused. */
 	return unwanted;
 }
 

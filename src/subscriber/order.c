@@ -41,6 +41,15 @@
  * leader holds no lock that a worker can wait for while it waits for a
  * commit.
  *
+ * A prepared transaction keeps its locks until the CSN that ends it, so that a
+ * wait for one of them is a wait for that CSN, which nobody can see or break.
+ * None can be part of a cycle: whatever comes after that CSN does not begin
+ * before it is published (leader.c, I7), and what comes before has not met
+ * these locks on the publisher, which held them as long.  Where it meets them
+ * here all the same, because of a constraint that is only here or of a local
+ * session, the server's own apply waits for ever as well, until somebody ends
+ * the prepared transaction.
+ *
  *-------------------------------------------------------------------------
  */
 #include "pgparrep.h"
@@ -182,7 +191,8 @@ group_size(Csn first, Csn handed)
 		PoolTxn    *ptxn = pool_txn(order_pool, first + n);
 
 		changes += ptxn->nchanges;
-		if ((ptxn->flags & (PTXN_EMPTY | PTXN_SKIPLSN | PTXN_ALONE)) != 0 ||
+		if ((ptxn->flags & (PTXN_EMPTY | PTXN_SKIPLSN | PTXN_ALONE |
+							PTXN_PREPARE | PTXN_FINISH_PREPARED)) != 0 ||
 			ptxn->file != 0 || changes > MAX_GROUP_CHANGES ||
 			changes_what_is_alone(ptxn, first + n))
 			break;
@@ -334,7 +344,7 @@ waits_for_me(int pid, Visited *visited)
 	{
 		if (blockers[i] == MyProcPid)
 			return true;
-		/* 0 is a prepared transaction, which waits for nobody. */
+		/* 0 is a prepared transaction; see above. */
 		if (blockers[i] != 0 && waits_for_me(blockers[i], visited))
 			return true;
 	}
@@ -398,14 +408,25 @@ has_committed(Csn csn)
 	return pg_atomic_read_u64(&order_pool->committed) >= csn;
 }
 
+static inline uint32
+wait_event(WorkerState state)
+{
+	switch (state)
+	{
+		case WORKER_WAIT_DEPENDENCY:
+			return dependency_event;
+		case WORKER_WAIT_TURN:
+			return turn_event;
+		default:
+			return retry_event;
+	}
+}
+
 void
 order_wait(Csn csn, WorkerState state, bool in_transaction)
 {
 	volatile long timeout = FIRST_CHECK_MS;
 	Csn			mine = pg_atomic_read_u64(&my_slot->csn);
-	uint32		event = (state == WORKER_WAIT_DEPENDENCY) ? dependency_event :
-				   (state == WORKER_WAIT_TURN)		 ? turn_event :
-													   retry_event;
 
 #ifdef PGPARREP_SABOTAGE_NO_COMMIT_WAIT
 	if (state == WORKER_WAIT_TURN)
@@ -436,7 +457,7 @@ order_wait(Csn csn, WorkerState state, bool in_transaction)
 				break;
 			rc = WaitLatch(MyLatch,
 						   WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						   timeout, event);
+						   timeout, wait_event(state));
 			after_wait(rc);
 			if (rc & WL_TIMEOUT)
 			{

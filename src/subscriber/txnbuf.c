@@ -39,6 +39,7 @@
 #include "compat.h"
 #include "guc.h"
 #include "streamrel.h"
+#include "test_points.h"
 #include "txnbuf.h"
 
 /*
@@ -292,6 +293,7 @@ spill(TxnBuffer *txn)
 		nspilled++;
 	}
 
+	CRASH_POINT("before_spill");
 	CurrentResourceOwner = buf_owner;
 	file = spill_open(txn, create);
 	if (!create &&
@@ -321,6 +323,7 @@ spill(TxnBuffer *txn)
 	}
 	BufFileClose(file);
 	CurrentResourceOwner = oldowner;
+	CRASH_POINT("spilled");
 
 	freed = chunks_free(txn->first);
 	txn->allocated -= freed;
