@@ -4,9 +4,10 @@
 #
 # Each is found by an attempt that comes to nothing.  If the next transactions
 # try the same again, nearly all are applied twice, each after a search for a
-# cycle of waits: some hundred a second, with a backlog that only grows.  And
-# if the table stays serial for ever after, one conflict costs the parallelism
-# for good.
+# cycle of waits: some hundred a second, with a backlog that only grows.  The
+# same goes for groups that have to be given up because of a default, which only
+# a worker knows of.  And if the table stays serial for ever after, one conflict
+# costs the parallelism for good.
 
 use strict;
 use warnings;
@@ -30,7 +31,8 @@ for ($publisher, $subscriber)
 		CREATE TABLE source (id int PRIMARY KEY, v int);
 		CREATE TABLE target (id int PRIMARY KEY, v int);
 		CREATE TABLE calm (id int PRIMARY KEY, v int);
-		CREATE TABLE filler (id serial PRIMARY KEY)});
+		CREATE TABLE filler (id serial PRIMARY KEY);
+		CREATE TABLE stamped (id int PRIMARY KEY)});
 }
 $subscriber->safe_psql(
 	'postgres', q{
@@ -40,7 +42,8 @@ $subscriber->safe_psql(
 		RETURN NULL;
 	END $$;
 	CREATE TRIGGER touch AFTER UPDATE ON source FOR EACH ROW EXECUTE FUNCTION touch();
-	ALTER TABLE source ENABLE ALWAYS TRIGGER touch});
+	ALTER TABLE source ENABLE ALWAYS TRIGGER touch;
+	ALTER TABLE stamped ADD at timestamptz DEFAULT now()});
 $publisher->safe_psql(
 	'postgres', q{
 	INSERT INTO hot SELECT i, 0 FROM generate_series(1, 4) i;
@@ -67,22 +70,23 @@ sub storm
 {
 	my ($name) = @_;
 	my $offset = log_size($subscriber);
-	my $n = 3000;
+	my $n = 2500;
 	my $from = 10_000 * ++$round;
 
 	stop_apply($subscriber);
 	loop($n, 'UPDATE hot SET v = v + 1 WHERE id = i % 4 + 1');
 	loop($n, "DELETE FROM uniq WHERE u = 1; COMMIT; INSERT INTO uniq VALUES ($from + i, 1)");
 	loop($n / 2, 'UPDATE source SET v = v + 1 WHERE id = i % 4 + 1; COMMIT; UPDATE target SET v = v + 1 WHERE id = 2');
+	loop($n, "INSERT INTO stamped VALUES ($from + i)");
 	start_apply($subscriber);
-	check_equal($publisher, $subscriber, $name, $offset);
+	check_equal($publisher, $subscriber, $name, $offset, qw(hot uniq source target));
 	SKIP:
 	{
 		skip 'no leader', 1 if stock_only();
 		my $retries = stat_of('retries');
 
 		note("$name: $retries retries");
-		cmp_ok($retries, '<', 4 * $n / 20, "$name: few of ${\(4 * $n)} transactions were repeated");
+		cmp_ok($retries, '<', 5 * $n / 100, "$name: few of ${\(5 * $n)} transactions were repeated");
 	}
 	return;
 }
