@@ -79,10 +79,11 @@ extern void apply_truncate(int nrels, const uint32 *versions, uint8 flags);
 extern void apply_end(void);
 
 /*
- * Around the commit.  Also of a transaction of which nothing was applied, for
- * which apply_begin was not called.
+ * Around the commit, or whatever the publisher's message asks for at the end.
+ * Also of a transaction of which nothing was applied, for which apply_begin was
+ * not called.
  */
-extern void apply_begin_commit(const ApplyTxn *txn);
+extern void apply_begin_commit(const ApplyTxn *txn, const char *message_type);
 extern void apply_end_commit(void);
 
 /* Forgets what the transaction had open; after it was rolled back. */

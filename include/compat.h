@@ -74,6 +74,16 @@ typedef ReorderBufferTupleBuf *CompatChangeTuple;
 #define compat_change_tuple(t) (&(t)->tuple)
 #endif
 
+/*
+ * Before 18 pgoutput goes on with a relation's description when its schema is
+ * renamed.  It forgets them all when a publication changes.
+ */
+#if PG_VERSION_NUM >= 180000
+#define compat_pgoutput_schema_changed() ((void) 0)
+#else
+#define compat_pgoutput_schema_changed() CallSyscacheCallbacks(PUBLICATIONRELMAP, 0)
+#endif
+
 /* 18 publishes generated columns on demand. */
 #if PG_VERSION_NUM >= 180000
 #define compat_write_rel(out, rel) \
@@ -94,6 +104,13 @@ typedef ReorderBufferTupleBuf *CompatChangeTuple;
 #define COMPAT_PUBLICATION_MAY_MISS true
 #else
 #define COMPAT_PUBLICATION_MAY_MISS false
+#endif
+
+/* 16 dropped the type of a failed assertion; for unit/. */
+#if PG_VERSION_NUM >= 160000
+#define COMPAT_ASSERTION_TYPE_PARAM
+#else
+#define COMPAT_ASSERTION_TYPE_PARAM const char *type,
 #endif
 
 /* 16 brought pgoutput's option origin. */
@@ -167,13 +184,6 @@ typedef ReorderBufferTupleBuf *CompatChangeTuple;
 #define COMPAT_FAILOVER false
 #endif
 
-/* Can ALTER SUBSCRIPTION ... SET change two_phase? */
-#if PG_VERSION_NUM >= 180000
-#define COMPAT_ALTER_TWO_PHASE true
-#else
-#define COMPAT_ALTER_TWO_PHASE false
-#endif
-
 /*
  * 18 puts pg_noreturn in front of a declaration; its predecessor, which stood
  * behind, is gone there.
@@ -224,7 +234,8 @@ typedef ReorderBufferTupleBuf *CompatChangeTuple;
 #else
 #define compat_not_ready_relations(subid) GetSubscriptionNotReadyRelations(subid)
 #endif
-#if PG_VERSION_NUM >= 170000
+/* 18: the caller may hold the lock. */
+#if PG_VERSION_NUM >= 180000
 #define compat_workers_find(subid) logicalrep_workers_find(subid, true, false)
 #else
 #define compat_workers_find(subid) logicalrep_workers_find(subid, true)
@@ -246,11 +257,15 @@ typedef ReorderBufferTupleBuf *CompatChangeTuple;
  * What a change of the subscription makes an apply worker restart for, beyond
  * what is the same in all versions.
  */
-#if PG_VERSION_NUM >= 160000
+#if PG_VERSION_NUM >= 170000
 #define compat_subscription_differs(a, b) \
 	(strcmp((a)->origin, (b)->origin) != 0 || \
 	 (a)->passwordrequired != (b)->passwordrequired || \
 	 ((a)->ownersuperuser && !(b)->ownersuperuser))
+#elif PG_VERSION_NUM >= 160000
+#define compat_subscription_differs(a, b) \
+	(strcmp((a)->origin, (b)->origin) != 0 || \
+	 (a)->passwordrequired != (b)->passwordrequired)
 #else
 #define compat_subscription_differs(a, b) false
 #endif

@@ -27,6 +27,9 @@
 /* Room for the header of a CopyData message in front of a batch's output. */
 #define BATCH_HEAD_ROOM 64
 
+/* Batch.failed_at: no error with an item, whose offset it is otherwise. */
+#define NO_ITEM (-1)
+
 /*
  * A batch: who may touch it is a matter of its state.
  *
@@ -48,10 +51,22 @@ typedef enum BatchState
 	BATCH_FAILED
 } BatchState;
 
+/* What a decoder could not do; texts are cut where they are too long. */
+typedef struct DecoderError
+{
+	int			sqlerrcode;
+	char		message[512];
+	char		detail[512];
+	char		hint[256];
+	char		context[256];
+} DecoderError;
+
 typedef struct Batch
 {
 	pg_atomic_uint32 state;
 	int			decoder;		/* who has it: set by the decoder */
+	int			failed_at;		/* decoder, before FAILED: see NO_ITEM */
+	DecoderError error;			/* likewise, if there is an item */
 	uint32		in_len;			/* walsender, before it is published */
 	uint32		out_len;		/* decoder, before PIECE and DONE */
 	bool		out_more;		/* likewise: the output ends within a frame */
@@ -80,6 +95,14 @@ typedef struct DecoderSlot
 	pg_atomic_uint64 bytes;		/* of output */
 } DecoderSlot;
 
+/* Has a decoder ended as it should not?  next: UNSAID, SAID */
+typedef enum DecoderExit
+{
+	EXIT_NONE,
+	EXIT_UNSAID,				/* the first that did is writing why */
+	EXIT_SAID
+} DecoderExit;
+
 /* Head of the segment; behind it the settings, then the batches' areas. */
 typedef struct DecoderShared
 {
@@ -99,6 +122,9 @@ typedef struct DecoderShared
 	pg_atomic_uint32 stop;		/* walsender: decoders are to leave */
 	pg_atomic_uint32 alive;		/* decoders that are ready for work */
 	pg_atomic_uint32 waiting;	/* walsender sleeps until a batch gets on */
+	pg_atomic_uint32 exit;		/* a DecoderExit, of the first such decoder */
+	int			exit_decoder;	/* it, before SAID */
+	DecoderError exit_error;	/* likewise */
 	pg_atomic_uint64 published; /* batches before it may be claimed */
 	pg_atomic_uint64 claimed;	/* the next one to claim */
 

@@ -27,6 +27,7 @@ typedef enum DependKind
 /* A table, or a tree of partitions.  To be zeroed by whoever allocates it. */
 typedef struct DependDomain
 {
+	uint32		number;			/* not for depend.c */
 	DependCsn	last;			/* newest that changed it at all */
 	DependCsn	all;			/* newest that conflicts with all of it */
 	DependCsn	touched;		/* transaction in work that changed it */
@@ -48,6 +49,12 @@ extern void depend_begin(DependTable *table, DependCsn self,
  */
 extern DependCsn depend_change(DependTable *table, DependDomain *domain,
 							   DependKind kind, int nkeys, const uint64 *keys);
+
+/*
+ * The transaction changes the domain, in whatever way.  Returns the newest
+ * earlier one that did, as above.
+ */
+extern DependCsn depend_touch(DependTable *table, DependDomain *domain);
 extern void depend_end(DependTable *table);
 
 #endif							/* PGPARREP_DEPEND_H */

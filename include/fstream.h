@@ -41,6 +41,10 @@
 #define FSTREAM_TYPE 'Y'		/* stream state, xid 0 */
 #define FSTREAM_MESSAGE 'M'		/* xid 0 if not transactional */
 #define FSTREAM_COMMIT 'C'
+#define FSTREAM_BEGIN_PREPARE 'b'
+#define FSTREAM_PREPARE 'P'
+#define FSTREAM_COMMIT_PREPARED 'K'
+#define FSTREAM_ROLLBACK_PREPARED 'r'
 #define FSTREAM_SUBXACT 'X'		/* ours: names the subtransaction */
 #define FSTREAM_ABORT 'A'		/* ours: ends a (sub)transaction */
 #define FSTREAM_SYNC 'S'		/* ours: do commits wait for the client? */
@@ -66,6 +70,10 @@ extern int	fstream_begin(StringInfo buf, uint32 xid, char type);
 extern void fstream_end(StringInfo buf, int frame);
 extern void fstream_put_commit(StringInfo buf, uint32 xid, uint64 commit_lsn,
 							   uint64 end_lsn, int64 commit_time);
+/* A BEGIN_PREPARE or a PREPARE. */
+extern void fstream_put_prepare(StringInfo buf, uint32 xid, char type,
+								uint64 prepare_lsn, uint64 end_lsn,
+								int64 prepare_time, const char *gid);
 extern void fstream_put_subxact(StringInfo buf, uint32 xid, uint32 subxid);
 extern void fstream_put_sync(StringInfo buf, bool synchronous);
 extern void fstream_put_abort(StringInfo buf, uint32 xid, uint32 subxid,
@@ -102,6 +110,17 @@ typedef struct FStreamCommit
 	uint64		end_lsn;		/* its end */
 	int64		commit_time;
 } FStreamCommit;
+
+/* A message of two-phase commit: b, P, K or r. */
+typedef struct FStreamPrepared
+{
+	uint64		lsn;			/* start of the record; of r: prepare_end_lsn */
+	uint64		end_lsn;		/* end of the record */
+	int64		time;			/* of the record */
+	uint64		prepare_end_lsn;	/* r only: end of the PREPARE's record */
+	int64		prepare_time;	/* r only */
+	const char *gid;			/* terminated */
+} FStreamPrepared;
 
 typedef struct FStreamAbort
 {
@@ -149,6 +168,7 @@ extern FStreamResult fstream_next(FStreamReader *reader, FStreamFrame *frame);
 
 /* These return false for a malformed body. */
 extern bool fstream_get_commit(const FStreamFrame *frame, FStreamCommit *commit);
+extern bool fstream_get_prepared(const FStreamFrame *frame, FStreamPrepared *prepared);
 extern bool fstream_get_subxact(const FStreamFrame *frame, uint32 *subxid);
 extern bool fstream_get_abort(const FStreamFrame *frame, FStreamAbort *abort);
 extern bool fstream_get_sync(const FStreamFrame *frame, bool *synchronous);

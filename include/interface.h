@@ -23,7 +23,5 @@ extern void label_init(void);
 extern void label_set(Oid subid, int worker_number);
 extern void label_delete(Oid subid);
 extern bool label_get(Oid subid, int *worker_number);
-extern bool label_two_phase(Oid subid);
-extern void label_refuse_two_phase(int worker_number);
 
 #endif							/* PGPARREP_INTERFACE_H */

@@ -36,6 +36,13 @@ extern bool order_at_turn(Csn csn);
 extern void order_wait(Csn csn, WorkerState state, bool in_transaction);
 
 /*
+ * The number of the table at which the earlier transaction waits, once after
+ * such an error of order_wait.
+ */
+#define ORDER_NO_YIELD UINT32_MAX
+extern uint32 order_yield_table(void);
+
+/*
  * Makes the commit of a transaction, or of a group, known; all before it must
  * have been.  Raises no error.
  */

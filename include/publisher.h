@@ -188,6 +188,7 @@ typedef struct PubTxn
 	bool		queued;			/* sticky */
 	QueueReason reason;			/* if queued */
 	bool		sent;			/* the client has something of it */
+	uint64		unlocked_epoch; /* at its first record; plan.c */
 	TransactionId cur_subxid;	/* named by the last X; Invalid: name it */
 	uint64		bytes;			/* of its frames, for the statistics */
 	Held	   *held;
@@ -256,7 +257,7 @@ typedef struct Publisher
 	HTAB	   *replay_bundles;
 	StringInfo	replay_types;	/* Y frames that wait for their R */
 	PubTxn	   *replay_txn;
-	bool		in_delegated_commit;
+	bool		in_delegated_end;
 } Publisher;
 
 /* plugin.c */
@@ -277,6 +278,8 @@ extern void catalog_abandon(Publisher *pub);
 /* plan.c */
 extern void plan_init(Publisher *pub);
 extern void plan_shutdown(void);
+extern uint64 plan_unlocked_epoch(void);
+extern void plan_begin_replay(uint64 epoch);
 extern RelPlan *plan_lookup(Publisher *pub, CompatFileNode node, TransactionId xid);
 extern void bundle_require(Publisher *pub, RelSent *sent, Bundle *bundle);
 extern RelSent *bundle_sent(Publisher *pub, Oid relid);
@@ -332,6 +335,9 @@ extern void sender_abort(Publisher *pub, TransactionId topxid, TransactionId sub
 						 XLogRecPtr lsn, TimestampTz time);
 extern void sender_commit(Publisher *pub, TransactionId xid, XLogRecPtr commit_lsn,
 						  XLogRecPtr end_lsn, TimestampTz time);
+extern void sender_prepare(Publisher *pub, TransactionId xid, XLogRecPtr prepare_lsn,
+						   XLogRecPtr end_lsn, TimestampTz time, const char *gid);
+extern void sender_tell_sync(Publisher *pub);
 extern void sender_make_room(Publisher *pub, Size len);
 extern void sender_covered(Publisher *pub, XLogRecPtr lsn);
 extern void sender_flush(Publisher *pub);

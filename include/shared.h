@@ -45,6 +45,10 @@
 /* Relations of a transaction that need no allocation of their own. */
 #define POOL_FEW_RELS 6
 
+/* Tables of which trouble is noted; where there are more, some share a number. */
+#define POOL_TABLES 1024
+#define POOL_EVERY_TABLE 0		/* all there are, and what is not known */
+
 typedef uint64 Csn;
 
 /* What an apply worker is doing; shown in pgparrep.stat_apply_worker. */
@@ -72,6 +76,7 @@ typedef struct WorkerSlot
 	pg_atomic_uint64 wait_csn;	/* commit it waits for, 0 if none */
 	pg_atomic_uint64 csn;		/* CSN in work, the first of a group; 0 if none */
 	pg_atomic_uint64 last_csn;	/* the last of the group */
+	pg_atomic_uint32 table;		/* number of the one it changes, or changed last */
 	pg_atomic_uint32 remote_xid;
 	pg_atomic_uint64 commit_lsn;
 	pg_atomic_uint64 transactions;	/* committed */
@@ -124,7 +129,9 @@ typedef struct TxnRel
 {
 	uint32		version;
 	bool		apply;			/* false: table sync takes care of it */
+	uint16		table;			/* number of the local table, see serial.h */
 	int			len;
+	uint16		behind;			/* CSNs since its last change; 0: long ago */
 	dsa_pointer body;			/* body of the relation message */
 } TxnRel;
 
@@ -136,6 +143,8 @@ typedef struct PoolTxn
 	XLogRecPtr	commit_lsn;
 	XLogRecPtr	end_lsn;
 	TimestampTz commit_time;
+	XLogRecPtr	prepare_end_lsn;	/* these two: PTXN_ROLLBACK_PREPARED only */
+	TimestampTz prepare_time;
 	uint32		flags;			/* PTXN_* */
 	uint32		file;			/* name of the spill file, 0 if none */
 	uint64		nchanges;
@@ -151,12 +160,44 @@ typedef struct PoolTxn
 								 * before "committed" reaches the CSN */
 } PoolTxn;
 
+static inline TxnRel *
+pool_txn_rels(PoolTxn *txn, dsa_area *area)
+{
+	if (txn->nrels <= POOL_FEW_RELS)
+		return txn->few_rels;
+	return (TxnRel *) dsa_get_address(area, txn->rels);
+}
+
 /* Nothing to apply: only the order has to be kept. */
 #define PTXN_EMPTY 0x01
 /* ALTER SUBSCRIPTION ... SKIP is in force; the transaction runs alone. */
 #define PTXN_SKIPLSN 0x02
 /* Conflicts with everything; not to be grouped with others. */
 #define PTXN_ALONE 0x04
+/*
+ * Two-phase commit: a transaction that is to be prepared, and the end of a
+ * prepared one, which has no changes of its own.  Each takes its place in the
+ * commit order as a transaction does; its LSNs and time are those of the record
+ * on the publisher.
+ */
+#define PTXN_PREPARE 0x08
+#define PTXN_COMMIT_PREPARED 0x10
+#define PTXN_ROLLBACK_PREPARED 0x20
+#define PTXN_FINISH_PREPARED (PTXN_COMMIT_PREPARED | PTXN_ROLLBACK_PREPARED)
+
+/* A stretch of CSNs in which something is not tried; serial.c has the rules. */
+typedef struct SerialSpan
+{
+	pg_atomic_uint64 from;		/* first CSN that was claimed after it began */
+	pg_atomic_uint64 until;		/* first CSN that is not concerned */
+	pg_atomic_uint32 length;
+} SerialSpan;
+
+typedef struct SerialTable
+{
+	SerialSpan	serial;			/* not changed in parallel */
+	SerialSpan	alone;			/* not changed by groups */
+} SerialTable;
 
 typedef struct Pool
 {
@@ -194,6 +235,8 @@ typedef struct Pool
 	/* Slots in SharedState.workers; the leader appends, then counts up. */
 	pg_atomic_uint32 nworkers;
 	int			workers[PGPARREP_MAX_WORKER_NUMBER];
+
+	SerialTable tables[POOL_TABLES];
 
 	PoolTxn		ring[POOL_RING_SIZE];
 } Pool;

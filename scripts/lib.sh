@@ -2,7 +2,7 @@
 #
 # lib.sh - what the scripts here and in bench/ share.
 #
-# start_in_private_copy is the first thing each of them calls.  It
+# start_in_private_copy is the first thing that most of them call.  It
 #
 #   1. installs the Debian packages that are missing (the only step that needs
 #      root or sudo, and none at all where nothing is missing);
@@ -20,6 +20,22 @@
 
 say() { printf '%s\n' "$*"; }
 die() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
+
+# Count and report one test, given its status; $keep becomes true if it failed.
+passed=0
+failed=0
+keep=false
+result() {
+	if [ "$1" = 0 ]; then
+		passed=$((passed + 1))
+		say "ok - $2"
+	else
+		failed=$((failed + 1))
+		# shellcheck disable=SC2034 # for the scripts
+		keep=true
+		say "not ok - $2"
+	fi
+}
 
 # Run a command as root.
 as_root() {

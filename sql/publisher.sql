@@ -92,7 +92,7 @@ SELECT * FROM pg_logical_slot_peek_binary_changes('frames', NULL, NULL,
 	'proto_version', '1', 'publication_names', 'frames_pub', 'streaming', 'extreme',
 	'parallel-decode-num', '21');
 SELECT * FROM pg_logical_slot_peek_binary_changes('frames', NULL, NULL,
-	'proto_version', '3', 'publication_names', 'frames_pub', 'streaming', 'extreme',
+	'proto_version', '2', 'publication_names', 'frames_pub', 'streaming', 'extreme',
 	'two_phase', 'on');
 CREATE TABLE frames_later (id int);
 SELECT count(*) FROM frames_later;

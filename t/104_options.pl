@@ -26,84 +26,137 @@ $node->safe_psql(
 	SELECT pg_create_logical_replication_slot('twophase', 'pgparrep', false, true);
 });
 
+my $client = replication_connect($node);
+
+# Start with a list of options as it is written in the command, behind those that
+# are required and not in it.  Returns the server's error, or nothing.
 sub start
 {
-	my ($slot, %options) = @_;
-	my $client = replication_connect($node);
-	my $error;
+	my ($slot, $list) = @_;
+	my @all = $list;
 
-	%options = (publication_names => 'p', %options);
-	delete $options{$_} for grep { !defined $options{$_} } keys %options;
-	$error = $@ unless eval { replication_start($client, $slot, %options); 1 };
-	close $client->{sock};
-	$node->poll_query_until('postgres',
-		'SELECT count(*) = 0 FROM pg_replication_slots WHERE active');
+	foreach my $required ([ proto_version => 1 ], [ publication_names => 'p' ], [ streaming => 'extreme' ])
+	{
+		my ($name, $value) = @$required;
+		unshift @all, "$name '$value'" unless $list =~ /\b$name\b/;
+	}
+	my $command = "START_REPLICATION SLOT $slot LOGICAL 0/0 (" . join(', ', grep { /\S/ && !/^\w+ -$/ } @all) . ")\0";
+
+	$client->{sock}->syswrite('Q' . pack('N', 4 + length $command) . $command);
+	if (eval { PgParRep::_wait_for($client, 'W'); 1 })
+	{
+		# after an orderly end the server itself would stream nothing more
+		close $client->{sock};
+		$node->poll_query_until('postgres', 'SELECT count(*) = 0 FROM pg_replication_slots WHERE active');
+		$client = replication_connect($node);
+		return;
+	}
+	my $error = $@;
+	PgParRep::_wait_for($client, 'Z');
 	return $error;
 }
 
-sub accepted
-{
-	my ($name, %options) = @_;
-	is(start('s', %options), undef, "accepted: $name");
-}
+# In the lists below a name with "-" instead of a value is an option left out.
+sub accepted { is(start('s', $_), undef, "accepted: $_") for @_ }
 
-sub refused
-{
-	my ($name, $pattern, %options) = @_;
-	my $slot = delete $options{slot} // 's';
-	like(start($slot, %options) // 'no error', $pattern, "refused: $name");
-}
+my $decode = 'parallel-decode-num';
+accepted('', q{"max-txn-in-memory" '100', "max-recordbuffer-in-memory" '1048576'},
+	q{streaming 'EXTREME'}, q{proto_version '3'}, q{publication_names 'p,"No ""such"" one"'},
+	(map { (qq{"$decode" '$_'}, qq{parallel_decode_num '$_'}) } 1, 2, 20),
+	(map { my $name = $_; map { qq{"$name" '$_'} } 0, 1, 100, 1048576 }
+	  qw(max-recordbuffer-in-memory max_recordbuffer_in_memory max-txn-in-memory max_txn_in_memory)),
+	(map { my $name = $_; (qq{"$name"}, map { qq{"$name" '$_'} } qw(true FALSE on off)) } qw(binary messages report-sync report_sync)),
+	q{origin 'any'}, q{origin 'NONE'}, q{two_phase 'false'}, q{two_phase 'off'},
+	q{"native-signature" ''}, q{native_signature '1,other'}, q{binary 'false', "native-signature" '1,other'});
 
-accepted('nothing special');
-accepted('name in capitals', streaming => 'EXTREME');
-foreach my $n (1, 2, 20)
+# Everything else is refused: options, SQLSTATE, what the error has to say.
+my $redundant = qr/conflicting or redundant options/;
+my @refused = (
+	# what is required
+	[ q{proto_version -}, '22023', qr/option "proto_version" missing/ ],
+	[ q{publication_names -}, '22023', qr/option "publication_names" missing/ ],
+	[ q{publication_names ''}, '22023', qr/option "publication_names" missing/ ],
+	[ q{publication_names}, '42601', qr/option "publication_names" requires a value/ ],
+	[ q{publication_names 'a,,b'}, '42602', qr/invalid publication_names syntax/ ],
+	[ q{publication_names '"p'}, '42602', qr/invalid publication_names syntax/ ],
+	[ q{proto_version}, '42601', qr/option "proto_version" requires a value/ ],
+	[ q{proto_version 'x'}, '22023', qr/invalid proto_version/ ],
+	[ q{proto_version '1.5'}, '22023', qr/invalid proto_version/ ],
+	[ q{proto_version '4294967297'}, '22023', qr/proto_version "4294967297" out of range/ ],
+	[ q{proto_version '-1'}, '22023', qr/proto_version "-1" out of range/ ],
+	[ q{proto_version '0'}, '0A000', qr/proto_version=0 but .*protocol 1 or higher/ ],
+	[ q{proto_version '99'}, '0A000', qr/proto_version=99 but .*protocol \d or lower/ ],
+
+	# numbers
+	(map { [ qq{"$decode" '$_'}, '22023', qr/value "$_" of option "$decode" is out of range.*integer from 1 to 20\./s ] }
+		0, 21, -1, '4294967297', '99999999999999999999'),
+	(map { [ qq{"$decode" '$_'}, '22023', qr/invalid value for option "$decode": "\Q$_\E".*integer from 1 to 20\./s ] }
+		'', 'x', '2 ', ' 2', '2.0', '0x2', 'true'),
+	[ qq{"$decode"}, '42601', qr/option "$decode" requires a value/ ],
+	[ q{parallel_decode_num '0'}, '22023', qr/value "0" of option "parallel_decode_num" is out of range/ ],
+	(map {
+			my $name = $_;
+			(map { [ qq{"$name" '$_'}, '22023', qr/value "$_" of option "$name" is out of range.*integer from 0 to 1048576\./s ] }
+				-1, 1048577, '99999999999999999999'),
+			(map { [ qq{"$name" '$_'}, '22023', qr/invalid value for option "$name": "\Q$_\E".*integer from 0 to 1048576\./s ] }
+				'', '1MB', '1e3', ' 1', 'on'),
+			[ qq{"$name"}, '42601', qr/option "$name" requires a value/ ]
+		} qw(max-recordbuffer-in-memory max_recordbuffer_in_memory max-txn-in-memory max_txn_in_memory)),
+
+	# booleans and names
+	(map {
+			my $name = $_;
+			map { [ qq{"$name" '$_'}, '42601', qr/$name requires a Boolean value/ ] } '', '1', '2', 'maybe', 'extreme'
+		} qw(binary messages report-sync report_sync two_phase)),
+	(map { [ qq{origin '$_'}, '22023', qr/invalid value for option "origin": "$_".*"any" or "none"\./s ] } '', 'x', 'pg_16401'),
+	[ q{origin}, '42601', qr/option "origin" requires a value/ ],
+	[ q{"native-signature"}, '42601', qr/option "native-signature" requires a value/ ],
+
+	# twice, in whichever spelling and with whichever value
+	(map { [ $_, '42601', qr/$redundant/ ] } q{proto_version '1', proto_version '1'}, q{publication_names 'p', publication_names 'p'}),
+	(map { my ($a, $b) = @$_; [ "$a, $b", '42601', qr/$redundant.*Option "[a-z_-]+" is given more than once/s ] }
+		[ q{streaming 'extreme'}, q{streaming 'extreme'} ], [ q{streaming 'off'}, q{streaming 'extreme'} ],
+		[ q{binary 'true'}, q{binary 'true'} ], [ q{messages 'on'}, q{messages 'off'} ], [ q{origin 'any'}, q{origin 'none'} ],
+		[ q{two_phase 'off'}, q{two_phase 'off'} ], [ q{"report-sync"}, q{report_sync} ],
+		[ qq{"$decode" '1'}, q{parallel_decode_num '2'} ],
+		[ q{"max-txn-in-memory" '1'}, q{max_txn_in_memory '1'} ],
+		[ q{max_recordbuffer_in_memory '1'}, q{"max-recordbuffer-in-memory" '1'} ],
+		[ q{"native-signature" ''}, q{native_signature ''} ]),
+
+	# what does not go together
+	[ q{two_phase 'true', proto_version '2'}, '22023', qr/proto_version=2 does not support two-phase commit/ ],
+	[ q{binary 'true', "native-signature" '1,other'}, '42601', qr/$redundant.*"binary" cannot be used together with "native-signature"/s ],
+
+	# unknown
+	(map { [ qq{"$_" '1'}, '42601', qr/unrecognized option "$_" of output plugin "pgparrep"/ ] }
+		'nonsense', 'parallel-decode', 'parallel-decode-nums', 'Binary', 'include-xids', 'report sync', 'failover'));
+
+foreach my $case (@refused)
 {
-	accepted("parallel-decode-num $n", 'parallel-decode-num' => $n);
-	accepted("parallel_decode_num $n", 'parallel_decode_num' => $n);
+	my ($list, $state, $pattern) = @$case;
+	my $error = start('s', $list) // 'no error';
+	like($error, qr/ C:$state /, "refused: $list") or next;
+	like($error, $pattern, "... and the error says why");
 }
-foreach my $name ('max-recordbuffer-in-memory', 'max_recordbuffer_in_memory',
-	'max-txn-in-memory', 'max_txn_in_memory')
+is(start('twophase', q{proto_version '3'}), undef, 'two-phase slot');
+is(start('twophase', q{proto_version '3', two_phase 'true'}), undef, 'two_phase of a two-phase slot');
+
+# The SQL functions know the same options.
+foreach my $case ([ q{'parallel-decode-num', '21'}, qr/is out of range/ ], [ q{'origin', 'x'}, qr/invalid value for option "origin"/ ],
+	[ q{'nonsense', '1'}, qr/unrecognized option "nonsense"/ ], [ q{'binary', 'on', 'binary', 'on'}, $redundant ])
 {
-	accepted("$name 0", $name => 0);
-	accepted("$name 100", $name => 100);
-	refused("$name -1", qr/"-1" of option "$name" is out of range.*from 0 to 1048576/s, $name => -1);
-	refused("$name large", qr/out of range.*from 0 to 1048576/s, $name => 1048577);
-	refused("$name very large", qr/out of range/, $name => '99999999999999999999');
-	refused("$name with unit", qr/invalid value for option "$name": "1MB".*from 0 to 1048576/s, $name => '1MB');
-	refused("$name empty", qr/invalid value/, $name => '');
+	my (undef, undef, $err) = $node->psql('postgres', "SELECT pg_logical_slot_peek_binary_changes('s', NULL, NULL,
+		'proto_version', '1', 'publication_names', 'p', 'streaming', 'extreme', $case->[0])");
+	like($err, $case->[1], "SQL: $case->[0]");
 }
-foreach my $n (0, 21, -1, '4294967297')
-{
-	refused("parallel-decode-num $n",
-		qr/value "$n" of option "parallel-decode-num" is out of range.*integer from 1 to 20/s,
-		'parallel-decode-num' => $n);
-}
-refused('parallel-decode-num x', qr/invalid value for option "parallel-decode-num": "x"/,
-	'parallel-decode-num' => 'x');
-refused('both spellings', qr/redundant.*parallel_decode_num|redundant.*parallel-decode-num/s,
-	'parallel-decode-num' => 1, 'parallel_decode_num' => 1);
-accepted('messages', messages => 'true');
-accepted('binary', binary => 'on');
-accepted('origin any', origin => 'any');
-accepted('origin none', origin => 'none');
-refused('origin x', qr/unrecognized origin value: "x"/, origin => 'x');
-accepted('two_phase off', two_phase => 'false');
-refused('two_phase', qr/0A000.*two_phase cannot be used together/s, two_phase => 'true', proto_version => 3);
-refused('two-phase slot', qr/0A000.*"twophase" has two-phase decoding enabled/s, slot => 'twophase');
-refused('unknown option', qr/unrecognized option "nonsense"/, nonsense => 1);
-refused('no publication', qr/"publication_names" missing/, publication_names => undef);
-refused('empty publication list', qr/"publication_names" missing|invalid publication_names/, publication_names => '');
-refused('bad publication list', qr/invalid publication_names syntax/, publication_names => 'a,,b');
-refused('high proto_version', qr/proto_version=99/, proto_version => 99);
-refused('zero proto_version', qr/proto_version=0/, proto_version => 0);
-accepted('proto_version 3', proto_version => 3);
 
 # pgoutput is in charge for all others, of errors too.
-refused('our options without extreme', qr/unrecognized pgoutput option: parallel-decode-num/,
-	slot => 'plain', streaming => 'off', 'parallel-decode-num' => 1);
-refused('another value of streaming', qr/streaming requires a|requires a Boolean/,
-	slot => 'plain', streaming => 'extremely');
-is(start('plain', streaming => 'on', proto_version => 2), undef, 'streaming on is pgoutput\'s');
+like(start('plain', q{streaming 'off', "parallel-decode-num" '1'}), qr/unrecognized pgoutput option: parallel-decode-num/,
+	'our options without extreme');
+like(start('plain', q{streaming 'extremely'}), qr/streaming requires a/, 'another value of streaming');
+is(start('plain', q{streaming 'on', proto_version '2'}), undef, 'streaming on is pgoutput\'s');
+close $client->{sock};
+$node->poll_query_until('postgres', 'SELECT count(*) = 0 FROM pg_replication_slots WHERE active');
 
 # After an error the same connection can start again, in either mode; the
 # historic snapshot and the replaced communication functions must not stick.

@@ -13,7 +13,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = PgParRep::publisher_node('publisher');
+my $node = PgParRep::publisher_node('publisher', max_prepared_transactions => 5);
 my $version = $node->safe_psql('postgres', 'SHOW server_version_num');
 
 if ($node->safe_psql('postgres', 'SHOW server_encoding') ne 'UTF8')
@@ -138,7 +138,59 @@ for (1 .. 3)
 	}
 	close $client->{sock};
 }
+# Behind a command that exports a snapshot the server before 18 forgets to reset
+# the failed command's memory; what the stream has put in place must not stay.
+# With assertions it does not survive that itself.
+SKIP:
+{
+	skip 'server with assertions', 4
+	  if $version < 180000 && sql('SHOW debug_assertions') eq 'on';
+	my $client = replication_connect($node, database => 'utf8', %latin1);
+	my $command = "CREATE_REPLICATION_SLOT temporary TEMPORARY LOGICAL pgparrep\0";
+	$client->{sock}->syswrite('Q' . pack('N', 4 + length $command) . $command);
+	PgParRep::_wait_for($client, 'Z');
+	for (1 .. 3)
+	{
+		eval {
+			replication_start($client, 'latin1', publication_names => 'p');
+			while (1) { replication_read($client, 10) or die 'timeout' }
+		};
+		like($@, qr/has no equivalent in encoding "LATIN1"/, "attempt $_ behind an exported snapshot");
+		PgParRep::_wait_for($client, 'Z') if $@ =~ /has no equivalent/;
+	}
+	close $client->{sock};
+	ok($node->poll_query_until('utf8', q{SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'pgparrep decoder'}),
+		'no decoder is left');
+}
 is(ids(receive('latin1', {})), '20 21 22 23', 'nothing is lost when the reason is gone');
+
+# With two-phase decoding an error counts when the transaction is prepared.
+sql(q{SELECT pg_create_logical_replication_slot('prepared', 'pgparrep', false, true)});
+sql(q{
+	BEGIN; INSERT INTO t VALUES (130, 'x'); SAVEPOINT a; INSERT INTO t VALUES (131, '€'); ROLLBACK TO a;
+	INSERT INTO t VALUES (132, 'y'); PREPARE TRANSACTION 'schön';
+	COMMIT PREPARED 'schön';
+});
+{
+	my $data = receive('prepared', \%latin1, proto_version => 3);
+	is(ids($data), '130 132', 'prepared without what was rolled back');
+	is(join(' ', map { $_->{body} =~ /(sch.*n)\0$/ } fstream_parse($data)), join(' ', ("sch\xf6n") x 3),
+		'its name in the encoding of the client');
+}
+sql(q{
+	INSERT INTO t VALUES (133, 'before');
+	BEGIN; INSERT INTO t VALUES (134, '€'); PREPARE TRANSACTION 'g';
+	INSERT INTO t VALUES (135, 'after');
+});
+for (1 .. 2)
+{
+	ok(!eval { receive('prepared', \%latin1, proto_version => 3); 1 }, "attempt $_ fails at PREPARE");
+	like($@, qr/has no equivalent in encoding "LATIN1".*relation "public\.t"/s, 'with the reason and the relation');
+}
+is(ids(receive('prepared', {}, proto_version => 3)), '133 134 135', 'prepared when the reason is gone');
+sql(q{ROLLBACK PREPARED 'g'});
+is(join('', map { $_->{type} } fstream_parse(receive('prepared', \%latin1, proto_version => 3))), 'r', 'and rolled back');
+sql(q{SELECT pg_drop_replication_slot('prepared')});
 
 # A row filter that fails: pgoutput's error, at commit, until it is repaired.
 slots('filter');

@@ -193,6 +193,7 @@ force('on');
 	gone('stopped');
 }
 is(segments(), $before, 'no segment stays behind');
+sql(q{ALTER SYSTEM SET wal_sender_timeout = '60s'});	# not the subject of what follows
 force('off');
 
 # Shut down with a backlog: everything is sent first.

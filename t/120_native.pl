@@ -105,7 +105,6 @@ foreach my $wrong (@wrong)
 is(kinds(@t), 'dd dttdttddd dttdttddu dtttd', 'no native intervals for the other kind of server');
 is(substr($t[1][6][1], 4), 'l' x 10000, 'lz4 is decompressed for who cannot') if $lz4;
 
-is(kinds(tuples(receive('s7', 'native-signature' => $signature, binary => 'true'))) =~ tr/d//, 0, 'binary wins');
 is(kinds(tuples(receive('s8'))), 'tt ttttttttt ttttttttu ttttt', 'text for who does not ask');
 
 {

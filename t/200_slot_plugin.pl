@@ -107,8 +107,7 @@ foreach my $wrong (
 	'worker_number = 257',
 	'worker_number = -1',
 	'worker_number = many',
-	'worker_number = 2, worker_number = 2',
-	'worker_number = 2, two_phase = true, copy_data = false')
+	'worker_number = 2, worker_number = 2')
 {
 	($ret, $out, $err) = create('wrong', $wrong);
 	isnt($ret, 0, "$wrong is refused");
@@ -124,7 +123,8 @@ my %plugin_of = (
 	'worker_number = 0' => 'pgoutput',
 	'binary = true' => 'pgoutput',
 	'two_phase = true' => 'pgoutput',
-	'two_phase = true, worker_number = 1' => 'pgoutput');
+	'two_phase = true, worker_number = 1' => 'pgoutput',
+	'two_phase = true, worker_number = 2, copy_data = false' => 'pgparrep');
 $plugin_of{'failover = true, worker_number = 3'} = 'pgparrep'
   if $version >= 170000;
 
@@ -142,10 +142,18 @@ foreach my $options (sort keys %plugin_of)
 			't',
 			'failover was passed on');
 	}
+	if ($options =~ /two_phase.*copy_data/)
+	{
+		# not on later, as with an initial copy
+		is( $publisher->safe_psql('postgres',
+				'SELECT two_phase FROM pg_replication_slots'),
+			't',
+			'two_phase was passed on');
+	}
 	$subscriber->safe_psql('postgres', 'DROP SUBSCRIPTION s');
 }
 
-# The default alone: parallel, unless the options do not go together.
+# The default alone: parallel.
 $subscriber->append_conf('postgresql.conf',
 	'pgparrep.default_worker_number = 4');
 $subscriber->reload;
@@ -156,7 +164,7 @@ $subscriber->poll_query_until('postgres',
 	'worker_number = 1' => ['pgoutput', 1],
 	'worker_number = 0' => ['pgoutput', 0],
 	'worker_number = 9' => ['pgparrep', 9],
-	'two_phase = true' => ['pgoutput', 1]);
+	'two_phase = true' => ['pgparrep', 4]);
 foreach my $options (sort keys %plugin_of)
 {
 	my ($plugin, $worker_number) = @{ $plugin_of{$options} };

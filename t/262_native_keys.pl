@@ -16,7 +16,10 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(usleep);
 
-my ($publisher, $subscriber) = publisher_and_subscriber('pgparrep.group_transactions = 1');
+my ($publisher, $subscriber) = publisher_and_subscriber(q{
+pgparrep.group_transactions = 1
+pgparrep.key_table = on
+});
 
 # publisher's type, subscriber's type, value
 my @keys = (

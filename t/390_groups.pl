@@ -97,7 +97,7 @@ is($subscriber->safe_psql('postgres', 'SELECT count(*) FROM t WHERE id BETWEEN 4
 is($subscriber->safe_psql('postgres', 'SELECT count(*) FROM t WHERE id BETWEEN 6001 AND 6100'),
 	0, 'nothing after it has');
 my ($lsn) = log_since($subscriber, $log) =~
-  /duplicate key value.*?finished at ([0-9A-F]+\/[0-9A-F]+)/s;
+  /(?:duplicate key value|conflict=insert_exists).*?finished at ([0-9A-F]+\/[0-9A-F]+)/s;
 ok($lsn, 'the error has its position');
 $subscriber->safe_psql('postgres', "ALTER SUBSCRIPTION sub SKIP (lsn = '$lsn')");
 wait_caught_up($publisher, $subscriber);

@@ -41,11 +41,11 @@ my ($restart_lsn, $confirmed) = ('0/0', '0/0');
 my $backwards = 0;
 sub sample
 {
-	my ($ret, $out) = $publisher->psql('postgres', qq{
+	my $out = answer($publisher, qq{
 		SELECT restart_lsn, confirmed_flush_lsn, restart_lsn < '$restart_lsn' OR confirmed_flush_lsn < '$confirmed', wal_status = 'lost'
 		FROM pg_replication_slots WHERE slot_name = 'sub'});
 
-	return unless defined $ret && $ret == 0 && $out =~ /^(\S+)\|(\S+)\|(.)\|(.)$/;
+	return unless defined $out && $out =~ /^(\S+)\|(\S+)\|(.)\|(.)$/;
 	($restart_lsn, $confirmed) = ($1, $2);
 	$backwards++ if $3 eq 't' || $4 eq 't';
 	return;
@@ -75,14 +75,15 @@ sub crash
 			kill_9($subscriber, $pids[ rand @pids ]) if @pids;
 			'worker';
 		},
-		sub { $subscriber->restart('fast'); 'restart' },
+		sub { $subscriber->restart; 'restart' },
 		sub {
 			$publisher->psql('postgres', q{SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active});
 			'walsender';
 		},
 		sub { my $pid = leader_pid($subscriber); kill 'TERM', $pid if $pid; 'leader' },
 		sub {
-			$publisher->restart('immediate');
+			$publisher->stop('immediate');
+			$publisher->start;
 			# back to what it had last written
 			($restart_lsn, $confirmed) = ('0/0', '0/0');
 			'publisher';
@@ -142,7 +143,7 @@ for my $round (0 .. 2)
 {
 	$publisher->safe_psql('postgres', "INSERT INTO small VALUES (0, 200 + $round)");
 	wait_caught_up($publisher, $subscriber);
-	$round == 0 ? $subscriber->restart('fast') : crash($round == 1 ? 0 : 4);
+	$round == 0 ? $subscriber->restart : crash($round == 1 ? 0 : 4);
 	pause(0.3);
 }
 $publisher->safe_psql('postgres', 'INSERT INTO small VALUES (0, 300)');

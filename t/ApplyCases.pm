@@ -109,7 +109,8 @@ sub missing_rows
 
 =item worker_log(subscriber, offset)
 
-Lines of the log since then that say that something went wrong.
+Lines of the log since then that say that something went wrong, but for a
+deadlock whose victim is a session of the test.
 
 =cut
 
@@ -119,6 +120,7 @@ sub worker_log
 
 	return join "\n",
 	  grep { /\b(?:ERROR|FATAL|PANIC):  (?!terminating)|TRAP|will be tried again: (?!deadlock detected)|exited with exit code [^0]|terminated by signal/ }
+	  grep { !/\.pl ERROR:  deadlock detected/ }
 	  split /\n/, log_since($subscriber, $offset);
 }
 

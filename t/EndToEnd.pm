@@ -50,6 +50,7 @@ our @EXPORT = qw(
   wait_caught_up
   wait_for
   wait_until_up
+  answer
   compare_tables
   leader_pid
   apply_worker_pids
@@ -62,8 +63,15 @@ our @EXPORT = qw(
   mix_arguments
   run_mix
   start_mix
+  start_load
   stop_mix
   session
+  trio
+  trio_sql
+  trio_subscribe
+  trio_unsubscribe
+  trio_wait
+  trio_equal
 );
 
 sub stock_only { return $ENV{PGPARREP_TEST_STOCK} ? 1 : 0; }
@@ -87,7 +95,8 @@ sub new_node
 	my ($name, $conf) = @_;
 	my $node = PostgreSQL::Test::Cluster->new($name);
 
-	$node->init(allows_streaming => 'logical');
+	# which bytes are text must not depend on the environment
+	$node->init(allows_streaming => 'logical', extra => ['--encoding=UTF8']);
 	$node->append_conf(
 		'postgresql.conf', qq{
 shared_preload_libraries = 'pgparrep'
@@ -141,11 +150,32 @@ sub wait_until_up
 
 	while (time() < $deadline)
 	{
-		my ($ret) = $node->psql('postgres', 'SELECT 1');
-		return 1 if defined $ret && $ret == 0;
+		return 1 if defined answer($node, 'SELECT 1');
 		usleep(100_000);
 	}
 	croak $node->name . " does not come up";
+}
+
+=item answer(node, statement ...)
+
+Runs the statements one by one and returns the output, also an empty one, and
+in list context the error messages as well; undef if one fails.  Unlike
+Test::Cluster's psql it may be asked of a server that is not up: a psql that
+ends before it has read its standard input would end the test.
+
+=cut
+
+sub answer
+{
+	my ($node, @statements) = @_;
+	my ($out, $err);
+	my $ok = IPC::Run::run(
+		[ 'psql', '-XqAt', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('postgres'), map { ('-c', $_) } @statements ],
+		'<', '/dev/null', '>', \$out, '2>', \$err);
+
+	chomp $out;
+	$out = undef unless $ok;
+	return wantarray ? ($out, $err) : $out;
 }
 
 =item kill_9(node, pid)
@@ -321,12 +351,12 @@ sub wait_for
 {
 	my ($node, $query, $what, $explanation) = @_;
 	my $deadline = time() + $PostgreSQL::Test::Utils::timeout_default;
-	my ($ret, $out, $err);
+	my ($out, $err);
 
 	while (time() < $deadline)
 	{
-		($ret, $out, $err) = $node->psql('postgres', $query);
-		return 1 if defined $ret && $ret == 0 && $out eq 't';
+		($out, $err) = answer($node, $query);
+		return 1 if defined $out && $out eq 't';
 		usleep(50_000);
 	}
 	diag($explanation->()) if $explanation;
@@ -384,8 +414,9 @@ sub compare_tables
 		"SELECT DISTINCT format('%I.%I', schemaname, tablename) FROM pg_publication_tables ORDER BY 1"
 	  ) unless @tables;
 
+	my %columns = _columns($publisher, @tables);
 	my $query = join "\nUNION ALL\n", map {
-		my $columns = _columns($publisher, $_);
+		my $columns = $columns{$_};
 		qq{SELECT '$_ has ' || count(*) || ' rows, checksum '
 		       || coalesce(sum(hashtextextended(ROW($columns)::text, 0)::numeric), 0)
 		   FROM $_}
@@ -400,7 +431,7 @@ sub compare_tables
 	foreach my $line (grep { !$expected{$_} } split /\n/, $found)
 	{
 		my ($table) = $line =~ /^(.*?) has /;
-		my $columns = _columns($publisher, $table);
+		my $columns = $columns{$table};
 		my %rows;
 
 		$rows{$_}++ for split /\n/, $publisher->safe_psql('postgres', "SELECT ROW($columns)::text FROM $table");
@@ -413,15 +444,18 @@ sub compare_tables
 	return 0;
 }
 
+# The columns of each table.
 sub _columns
 {
-	my ($node, $table) = @_;
+	my ($node, @tables) = @_;
+	my $tables = join ', ', map { "('$_')" } @tables;
 
-	return $node->safe_psql(
+	return map { split /\|/, $_, 2 } split /\n/, $node->safe_psql(
 		'postgres', qq{
-		SELECT string_agg(format('%I', attname), ', ' ORDER BY attnum)
-		FROM pg_attribute
-		WHERE attrelid = '$table'::regclass AND attnum > 0 AND NOT attisdropped});
+		SELECT t, string_agg(format('%I', attname), ', ' ORDER BY attnum)
+		FROM (VALUES $tables) AS v (t) LEFT JOIN pg_attribute
+			ON attrelid = t::regclass AND attnum > 0 AND NOT attisdropped
+		GROUP BY t});
 }
 
 =item temporary_files(node)
@@ -462,6 +496,117 @@ sub log_since
 
 =back
 
+=head1 BESIDE THE SERVER'S OWN APPLY
+
+One publisher feeds two subscribers: "pool" with workers and our plugin, and
+"serial" with the server's own apply and pgoutput.
+
+=over
+
+=item trio([configuration lines of all [, further ones of the pool]])
+
+The three nodes, as a reference to a hash with keys publisher, pool, serial.
+
+=item trio_sql(trio, statements [, statements for the subscribers])
+
+The same on all three, or other ones on the subscribers.
+
+=item trio_subscribe(trio, %parameters)
+
+A subscription on each, named like its node.  Parameters: options (further
+ones), publications ('pub'; "pub" is made FOR ALL TABLES if missing), wait (1).
+
+=item trio_unsubscribe(trio)
+
+Drops them.
+
+=item trio_wait(trio)
+
+Until both are caught up.
+
+=item trio_equal(trio, test name [, table ...])
+
+Two tests: when both are caught up, the tables (all published ones) are the same
+on all three.
+
+=back
+
+=cut
+
+sub trio
+{
+	my ($conf, $pool_conf) = @_;
+	$conf //= '';
+	my $trio = {
+		publisher => new_node('publisher', $conf),
+		pool => new_node('pool', "$conf\n" . ($pool_conf // '')),
+		serial => new_node('serial', $conf)
+	};
+
+	$trio->{$_}->safe_psql('postgres', 'CREATE EXTENSION pgparrep') for qw(publisher pool);
+	return $trio;
+}
+
+sub trio_sql
+{
+	my ($trio, $sql, $subscriber_sql) = @_;
+
+	$trio->{publisher}->safe_psql('postgres', $sql);
+	$trio->{$_}->safe_psql('postgres', $subscriber_sql // $sql) for qw(pool serial);
+	return;
+}
+
+sub trio_subscribe
+{
+	my ($trio, %p) = @_;
+	my $publisher = $trio->{publisher};
+	my $publications = $p{publications} // 'pub';
+
+	$publisher->safe_psql('postgres', 'CREATE PUBLICATION pub FOR ALL TABLES')
+	  if $publications eq 'pub'
+	  && !$publisher->safe_psql('postgres', "SELECT 1 FROM pg_publication WHERE pubname = 'pub'");
+	foreach my $name (qw(pool serial))
+	{
+		my $options = subscription_options($name eq 'pool' ? 4 : undef, $p{options});
+
+		$trio->{$name}->safe_psql('postgres',
+			    "CREATE SUBSCRIPTION $name CONNECTION '"
+			  . connection($publisher)
+			  . "' PUBLICATION $publications"
+			  . ($options ne '' ? " WITH ($options)" : ''));
+	}
+	return unless $p{wait} // 1;
+	wait_synced($trio->{$_}, $_) for qw(pool serial);
+	return;
+}
+
+sub trio_unsubscribe
+{
+	my ($trio) = @_;
+
+	$trio->{$_}->safe_psql('postgres', "DROP SUBSCRIPTION $_") for qw(pool serial);
+	return;
+}
+
+sub trio_wait
+{
+	my ($trio) = @_;
+
+	wait_caught_up($trio->{publisher}, $trio->{$_}, $_) for qw(serial pool);
+	return;
+}
+
+sub trio_equal
+{
+	my ($trio, $what, @tables) = @_;
+
+	trio_wait($trio);
+	return compare_tables($trio->{publisher}, $trio->{serial}, "$what, server's own apply", @tables)
+	  & compare_tables($trio->{publisher}, $trio->{pool}, $what, @tables);
+}
+
+=pod
+
 =head1 THE MIXED LOAD
 
 =over
@@ -472,10 +617,13 @@ sub log_since
 
 =item start_mix(publisher [, pgbench arguments]), stop_mix(handle)
 
+=item start_load(publisher, name, 'pgbench', arguments ...)
+
 Pgbench with eight clients on few rows: updates, deletes, upserts, changes of
 key, unique values that move from row to row, tables without key, out-of-line
 values, savepoints rolled back and released, aborts, TRUNCATE.  start_mix goes
-on over crashes of the publisher until stop_mix.
+on over crashes of the publisher until stop_mix; start_load does so with any
+other pgbench.
 
 =cut
 
@@ -668,14 +816,21 @@ sub run_mix
 sub start_mix
 {
 	my ($publisher, @arguments) = @_;
-	my $flag = $publisher->basedir . '/mix_goes_on';
-	my $log = $publisher->basedir . '/mix.log';
+
+	return start_load($publisher, 'mix', mix_arguments($publisher, @arguments));
+}
+
+sub start_load
+{
+	my ($publisher, $name, @command) = @_;
+	my $flag = $publisher->basedir . "/${name}_goes_on";
+	my $log = $publisher->basedir . "/$name.log";
 	# a crash of the publisher ends pgbench; a run of 3 s is the longest that
 	# stop_mix has to wait for
-	my $command = 'while [ -e "$0" ]; do "$@" || sleep 0.2; done';
+	my $loop = 'while [ -e "$0" ]; do "$@" || sleep 0.2; done';
 
 	append_to_file($flag, '');
-	my $run = IPC::Run::start([ 'sh', '-c', $command, $flag, mix_arguments($publisher, '-T', 3, @arguments) ],
+	my $run = IPC::Run::start([ 'sh', '-c', $loop, $flag, $command[0], '-T', 3, @command[ 1 .. $#command ] ],
 		'<', \undef, '>', $log, '2>', $log);
 	return { run => $run, flag => $flag };
 }

@@ -226,12 +226,13 @@ sub change_relids
 
 # Follow the F stream as a subscriber does: buffer by xid, drop what aborts, and
 # return the committed transactions in order, each a hash of xid, commit (body of
-# C) and changes: [type, body, descriptions in force].  Non-transactional
-# messages come as the second value.
+# C) and changes: [type, body, descriptions in force].  With two-phase decoding a
+# prepared transaction and its end come as two of them; commit is then the message
+# P, K or r, with its type.  Non-transactional messages come as the second value.
 sub fstream_transactions
 {
 	my @frames = @_;
-	my (%buffer, %sub, %rel, @done, @messages);
+	my (%buffer, %sub, %rel, %begun, @done, @messages);
 
 	foreach my $f (@frames)
 	{
@@ -270,6 +271,24 @@ sub fstream_transactions
 			delete $buffer{$xid};
 			delete $sub{$xid};
 		}
+		elsif ($type eq 'b')
+		{
+			$begun{$xid} = $body;
+		}
+		elsif ($type eq 'P')
+		{
+			# flags, then what came before, to the letter
+			die 'P without its b' if $body ne "\0" . (delete $begun{$xid} // 'nothing');
+			my @changes = map { [ @{$_}[ 1 .. 3 ] ] } @{ $buffer{$xid} || [] };
+			push @done, { xid => $xid, commit => "P$body", changes => \@changes };
+			delete $buffer{$xid};
+			delete $sub{$xid};
+		}
+		elsif ($type =~ /^[Kr]$/)
+		{
+			die "change of $xid after P" if $buffer{$xid};
+			push @done, { xid => $xid, commit => "$type$body", changes => [] };
+		}
 		elsif ($type eq 'M' && $xid == 0)
 		{
 			push @messages, $body;
@@ -307,9 +326,19 @@ sub pgoutput_transactions
 		my $type = substr($data, 0, 1);
 		my $body = substr($data, 1);
 
-		if ($type eq 'B')
+		if ($type =~ /^[Bb]$/)
 		{
 			$current = { xid => $xid, changes => [] };
+		}
+		elsif ($type eq 'P')
+		{
+			$current->{commit} = "P$body";
+			push @done, $current;
+			undef $current;
+		}
+		elsif ($type =~ /^[Kr]$/)
+		{
+			push @done, { xid => $xid, commit => "$type$body", changes => [] };
 		}
 		elsif ($type eq 'C')
 		{
@@ -530,13 +559,13 @@ sub describe_transaction
 }
 
 # Both streams must have the same transactions in the same order, with the same
-# bytes.  Transactions without a change do not count: a client is told about the
-# end of one whose rows have all been rolled back.
+# bytes.  Transactions without a change do not count, but prepared ones do: a
+# client is told about the end of one whose rows have all been rolled back.
 sub compare_streams
 {
 	my ($extreme, $reference, $name) = @_;
-	my @e = grep { @{ $_->{changes} } > 0 } @$extreme;
-	my @r = grep { @{ $_->{changes} } > 0 } @$reference;
+	my @e = grep { @{ $_->{changes} } > 0 || $_->{commit} =~ /^[PKr]/ } @$extreme;
+	my @r = grep { @{ $_->{changes} } > 0 || $_->{commit} =~ /^[PKr]/ } @$reference;
 	my $changes = 0;
 
 	is(scalar(@e), scalar(@r), "$name: number of transactions");

@@ -155,5 +155,14 @@ main(void)
 	ok(depend_change(table, &domain, DEPEND_KEYS, 1, &key) == 0,
 	   "nothing waits for what has committed");
 	depend_end(table);
+	depend_begin(table, 6, 4);
+	ok(depend_touch(table, &domain) == 5,
+	   "the one that changed the domain before has not committed");
+	ok(depend_touch(table, &domain) == 5,
+	   "nor is it the transaction itself");
+	depend_end(table);
+	depend_begin(table, 7, 6);
+	ok(depend_touch(table, &domain) == 0, "it has");
+	depend_end(table);
 	return done_testing();
 }

@@ -9,6 +9,9 @@
 #define PGPARREP_UNIT_H
 
 #include <stdio.h>
+#include <stdlib.h>
+
+#include "compat.h"
 
 static int	unit_tests = 0;
 static int	unit_failures = 0;
@@ -22,6 +25,16 @@ ok(bool passed, const char *name)
 		unit_failures++;
 	return passed;
 }
+
+#ifdef USE_ASSERT_CHECKING
+/* The server's own, which headers with assertions call, is not linked. */
+void
+ExceptionalCondition(const char *condition, COMPAT_ASSERTION_TYPE_PARAM const char *file, int line)
+{
+	fprintf(stderr, "failed assertion \"%s\" at %s:%d\n", condition, file, line);
+	abort();
+}
+#endif
 
 static inline int
 done_testing(void)

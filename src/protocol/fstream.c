@@ -115,6 +115,25 @@ fstream_put_commit(StringInfo buf, uint32 xid, uint64 commit_lsn,
 }
 
 void
+fstream_put_prepare(StringInfo buf, uint32 xid, char type, uint64 prepare_lsn,
+					uint64 end_lsn, int64 prepare_time, const char *gid)
+{
+	char		body[1 + 8 + 8 + 8 + 4];
+	char	   *p = body;
+	int			frame = fstream_begin(buf, xid, type);
+
+	if (type == FSTREAM_PREPARE)
+		*p++ = 0;				/* flags: none defined */
+	p = put64(p, prepare_lsn);
+	p = put64(p, end_lsn);
+	p = put64(p, (uint64) prepare_time);
+	p = put32(p, xid);
+	appendBinaryStringInfo(buf, body, p - body);
+	appendBinaryStringInfo(buf, gid, strlen(gid) + 1);
+	fstream_end(buf, frame);
+}
+
+void
 fstream_put_subxact(StringInfo buf, uint32 xid, uint32 subxid)
 {
 	char		body[FSTREAM_SUBXACT_SIZE];
@@ -196,6 +215,14 @@ frame_fault(const FStreamFrame *frame)
 				return "commit without transaction id";
 			if (frame->len != FSTREAM_COMMIT_SIZE)
 				return "commit of wrong length";
+			break;
+
+		case FSTREAM_BEGIN_PREPARE:
+		case FSTREAM_PREPARE:
+		case FSTREAM_COMMIT_PREPARED:
+		case FSTREAM_ROLLBACK_PREPARED:
+			if (frame->xid == 0)
+				return "prepared transaction without transaction id";
 			break;
 
 		case FSTREAM_SUBXACT:
@@ -285,6 +312,42 @@ fstream_get_commit(const FStreamFrame *frame, FStreamCommit *commit)
 	commit->commit_time = (int64) get64(frame->body + 17);
 
 	return commit->flags == 0;
+}
+
+bool
+fstream_get_prepared(const FStreamFrame *frame, FStreamPrepared *prepared)
+{
+	bool		rollback = frame->type == FSTREAM_ROLLBACK_PREPARED;
+	const char *p = frame->body;
+	size_t		fixed = 8 + 8 + 8 + 4;
+
+	if (frame->type != FSTREAM_BEGIN_PREPARE)
+		fixed += 1;
+	if (rollback)
+		fixed += 8;
+
+	/* What follows is a string, and nothing behind it. */
+	if (frame->len <= fixed ||
+		memchr(p + fixed, '\0', frame->len - fixed) != p + frame->len - 1)
+		return false;
+
+	if (frame->type != FSTREAM_BEGIN_PREPARE && *p++ != 0)
+		return false;			/* flags: none defined */
+	memset(prepared, 0, sizeof(FStreamPrepared));
+	prepared->lsn = get64(p);
+	prepared->end_lsn = get64(p + 8);
+	p += 16;
+	if (rollback)
+	{
+		prepared->prepare_end_lsn = prepared->lsn;
+		prepared->prepare_time = (int64) get64(p);
+		p += 8;
+	}
+	prepared->time = (int64) get64(p);
+	prepared->gid = p + 12;
+
+	return prepared->lsn != 0 && prepared->end_lsn != 0 &&
+		   get32(p + 8) == frame->xid;
 }
 
 bool

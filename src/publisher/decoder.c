@@ -15,9 +15,12 @@
  *		Whatever goes wrong in here, an error of a value or of this process, ends
  *		in BATCH_FAILED, and the walsender formats the batch itself: it meets
  *		the error again if it lies in the data, and knows whose it is.
+ *		Otherwise it ends with the error that the batch has.
  * I3.	Nothing is read from catalogs after the start, no transaction is open
  *		while waiting, and settings are the walsender's: a change of the
  *		configuration files is for it to see; it then starts new decoders.
+ * I4.	Only a decoder that is told to leave exits with status 0.  Any other
+ *		leaves the reason for the walsender, which ends with it.
  *
  * Wait graph: a decoder waits for the walsender only in ship(), with a piece of
  * output in its batch.  The walsender waits only for the oldest batch, and takes
@@ -30,6 +33,7 @@
 #include "access/parallel.h"
 #include "access/xact.h"
 #include "decoder.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pgparrep.h"
 #include "pgstat.h"
@@ -39,6 +43,7 @@
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/sinval.h"
+#include "test_points.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 
@@ -49,6 +54,11 @@ static int	my_number;
 /* The batch that we have claimed, or NULL. */
 static Batch *claimed_batch = NULL;
 static char *claimed_output;
+static int	item_at;			/* the item in hand */
+
+/* This decoder is the one whose error stands in shared->exit_error.  (I4) */
+static bool exit_is_mine = false;
+static emit_log_hook_type outer_log_hook = NULL;
 
 static inline bool
 must_leave(void)
@@ -72,21 +82,81 @@ set_batch_state(BatchState state)
 	wake_walsender();
 }
 
+static void
+save_text(char *dst, Size size, const char *src)
+{
+	int			len = 0;
+
+	if (src != NULL)
+	{
+		len = pg_mbcliplen(src, strlen(src), size - 1);
+		memcpy(dst, src, len);
+	}
+	dst[len] = '\0';
+}
+
+static void
+save_error(DecoderError *error, const ErrorData *edata)
+{
+	error->sqlerrcode = edata->sqlerrcode;
+	save_text(error->message, sizeof(error->message), edata->message);
+	save_text(error->detail, sizeof(error->detail), edata->detail);
+	save_text(error->hint, sizeof(error->hint), edata->hint);
+	save_text(error->context, sizeof(error->context), edata->context);
+}
+
 /*
- * Give up the batch.  (I2)
+ * Give up the batch, because of an error with its item failed_at if there is
+ * one.  (I2)
  */
 static void
-fail_batch(void)
+fail_batch(int failed_at)
 {
+	claimed_batch->failed_at = failed_at;
 	set_batch_state(BATCH_FAILED);
 	claimed_batch = NULL;
 }
 
+/*
+ * We end by an error: true if it is the one to report.
+ */
+static bool
+claim_exit(void)
+{
+	uint32		none = EXIT_NONE;
+
+	if (!exit_is_mine)
+		exit_is_mine = pg_atomic_compare_exchange_u32(&shared->exit, &none, EXIT_UNSAID);
+	return exit_is_mine;
+}
+
+/*
+ * emit_log_hook: an error that reaches the log is one that ends us, outside of
+ * a batch or FATAL.
+ */
+static void
+keep_last_error(ErrorData *edata)
+{
+	if (edata->elevel >= ERROR && claim_exit())
+		save_error(&shared->exit_error, edata);
+	if (outer_log_hook != NULL)
+		outer_log_hook(edata);
+}
+
+/*
+ * before_shmem_exit callback.  (I4)
+ */
 static void
 leave(int code, Datum arg)
 {
 	if (claimed_batch != NULL)
-		fail_batch();
+		fail_batch(NO_ITEM);
+	if (code != 0 && claim_exit())
+	{
+		shared->exit_decoder = my_number;
+		pg_write_barrier();
+		pg_atomic_write_u32(&shared->exit, EXIT_SAID);
+	}
 	if (pg_atomic_exchange_u32(&me->state, DECODER_GONE) != DECODER_STARTING)
 		pg_atomic_fetch_sub_u32(&shared->alive, 1);
 	pg_atomic_write_u32(&me->sleeping, 0);
@@ -154,6 +224,7 @@ do_batch(Formatter *fmt, uint64 seq, StringInfo out, MemoryContext rowcxt)
 	{
 		BatchItem  *item = (BatchItem *) p;
 
+		item_at = p - batch_input(shared, seq);
 		p += item->size;
 		switch (item->kind)
 		{
@@ -179,8 +250,10 @@ do_batch(Formatter *fmt, uint64 seq, StringInfo out, MemoryContext rowcxt)
 			return false;
 		if (must_leave())
 			return false;
+		CHECK_FOR_INTERRUPTS();
 	}
 
+	CRASH_POINT("batch_decoded");
 	return ship(out, true);
 }
 
@@ -201,13 +274,15 @@ try_batch(Formatter *fmt, uint64 seq, StringInfo out, MemoryContext rowcxt)
 	PG_CATCH();
 	{
 		/* It is no error yet: the work may be rolled back. */
-		MemoryContextSwitchTo(rowcxt);
 		HOLD_INTERRUPTS();
+		MemoryContextSwitchTo(rowcxt);
+		MemoryContextReset(rowcxt);
+		save_error(&claimed_batch->error, CopyErrorData());
 		FlushErrorState();
 		AbortOutOfAnyTransaction();
 		MemoryContextSwitchTo(rowcxt);
 		MemoryContextReset(rowcxt);
-		fail_batch();
+		fail_batch(item_at);
 		RESUME_INTERRUPTS();
 	}
 	PG_END_TRY();
@@ -313,6 +388,8 @@ pgparrep_decoder_main(Datum arg)
 	me->proc = MyProc;
 	me->pid = MyProcPid;
 	before_shmem_exit(leave, (Datum) 0);
+	outer_log_hook = emit_log_hook;
+	emit_log_hook = keep_last_error;
 
 	BackgroundWorkerInitializeConnectionByOid(shared->dbid, shared->userid,
 											  COMPAT_DECODER_CONNECT_FLAGS);

@@ -4,12 +4,13 @@
  *	  The options of START_REPLICATION with streaming 'extreme'.
  *
  * Those of pgoutput keep their meaning and are passed on to it, but for
- * streaming and two_phase, which it would not understand or not be able to
- * serve.
+ * streaming, which it would not understand.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
+
+#include <ctype.h>
 
 #include "commands/defrem.h"
 #include "mb/pg_wchar.h"
@@ -71,7 +72,7 @@ get_int(DefElem *def, int min, int max)
 
 	errno = 0;
 	value = strtol(string, &end, 10);
-	if (end == string || *end != '\0')
+	if (end == string || *end != '\0' || isspace((unsigned char) *string))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid value for option \"%s\": \"%s\"", def->defname, string),
@@ -97,7 +98,8 @@ get_origin(DefElem *def, PublisherOptions *opts)
 	else
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("unrecognized origin value: \"%s\"", string)));
+				 errmsg("invalid value for option \"%s\": \"%s\"", def->defname, string),
+				 errdetail("The value must be \"any\" or \"none\".")));
 }
 
 /*
@@ -175,12 +177,7 @@ options_parse(List *options, PublisherOptions *opts)
 		else if (strcmp(def->defname, "two_phase") == 0)
 		{
 			bit = OPT_TWO_PHASE;
-			if (defGetBoolean(def))
-				ereport(ERROR,
-						(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-						 errmsg("two_phase cannot be used together with streaming 'extreme'"),
-						 errhint("Use two_phase = false, or another value of streaming.")));
-			pass_on = false;
+			(void) defGetBoolean(def);
 		}
 		else if (name_is(def->defname, "parallel-decode-num"))
 		{
@@ -233,8 +230,11 @@ options_parse(List *options, PublisherOptions *opts)
 			opts->pgoutput_options = lappend(opts->pgoutput_options, def);
 	}
 
-	if (opts->binary)
-		opts->native.agreed = false;
+	if (opts->binary && (seen & OPT_NATIVE) != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_SYNTAX_ERROR),
+				 errmsg("conflicting or redundant options"),
+				 errdetail("Option \"binary\" cannot be used together with \"native-signature\".")));
 
 	if ((seen & OPT_PROTO_VERSION) == 0)
 		ereport(ERROR,

@@ -19,6 +19,10 @@
  * I4.	Before a row is sent, the client's description of its relation is the
  *		one that the row's producer goes by; two producers (plans and core's
  *		pgoutput) may differ, since a replay looks at older catalogs.
+ * I5.	What a plan has put into the server's caches is of a later moment than
+ *		a transaction that is replayed under the snapshot of its beginning.  If
+ *		something that no lock on a table protects changed meanwhile (a
+ *		publication, a schema, an enum), the replay starts with empty caches.
  *
  *-------------------------------------------------------------------------
  */
@@ -61,6 +65,8 @@ typedef struct NodeEntry
  */
 static uint64 plan_epoch = 1;
 static uint64 type_epoch = 1;
+static uint64 unlocked_epoch = 1;
+static bool forgetting = false;
 static bool publications_valid = false;
 
 /* Plans of the present session, for the relcache callback; NULL if none. */
@@ -70,6 +76,7 @@ static void relation_changed(Datum arg, Oid relid);
 static void publication_changed(Datum arg, int cacheid, uint32 hash);
 static void schema_changed(Datum arg, int cacheid, uint32 hash);
 static void type_changed(Datum arg, int cacheid, uint32 hash);
+static void enum_changed(Datum arg, int cacheid, uint32 hash);
 static bool make_plan(Publisher *pub, RelPlan *plan);
 
 static void
@@ -120,6 +127,7 @@ plan_init(Publisher *pub)
 		CacheRegisterSyscacheCallback(NAMESPACEOID, schema_changed, (Datum) 0);
 		CacheRegisterSyscacheCallback(TYPEOID, type_changed, (Datum) 0);
 		CacheRegisterSyscacheCallback(PROCOID, type_changed, (Datum) 0);
+		CacheRegisterSyscacheCallback(ENUMOID, enum_changed, (Datum) 0);
 		registered = true;
 	}
 }
@@ -153,16 +161,26 @@ relation_changed(Datum arg, Oid relid)
 }
 
 static void
+unlocked_change(void)
+{
+	if (!forgetting)
+		unlocked_epoch++;
+}
+
+static void
 publication_changed(Datum arg, int cacheid, uint32 hash)
 {
 	publications_valid = false;
 	plan_epoch++;
+	unlocked_change();
 }
 
 static void
 schema_changed(Datum arg, int cacheid, uint32 hash)
 {
 	plan_epoch++;
+	unlocked_change();
+	compat_pgoutput_schema_changed();
 }
 
 /*
@@ -173,6 +191,43 @@ static void
 type_changed(Datum arg, int cacheid, uint32 hash)
 {
 	type_epoch++;
+}
+
+static void
+enum_changed(Datum arg, int cacheid, uint32 hash)
+{
+	unlocked_change();
+}
+
+/*
+ * For a transaction that begins now.
+ */
+uint64
+plan_unlocked_epoch(void)
+{
+	return unlocked_epoch;
+}
+
+/*
+ * The replay of a transaction that began at this epoch begins.  (I5)
+ */
+void
+plan_begin_replay(uint64 epoch)
+{
+	if (epoch == unlocked_epoch)
+		return;
+
+	/* The callbacks run; this is no change that others need know of. */
+	forgetting = true;
+	PG_TRY();
+	{
+		InvalidateSystemCaches();
+	}
+	PG_FINALLY();
+	{
+		forgetting = false;
+	}
+	PG_END_TRY();
 }
 
 static inline bool

@@ -47,10 +47,17 @@ _PG_output_plugin_init(OutputPluginCallbacks *cb)
 /*
  * The decoding context goes away, perhaps after an error.  Its child contexts
  * are gone already, the Publisher with them.
+ *
+ * After an error, 18 gets here with the next command of the connection; before
+ * 18 that may never be, if the failed command was the first after one that
+ * exported a snapshot.  Then startup calls this.
  */
 static void
 context_reset(void *arg)
 {
+	if (publisher != arg)
+		return;
+
 	sender_shutdown();
 	plan_shutdown();
 	publisher = NULL;
@@ -65,18 +72,14 @@ startup(LogicalDecodingContext *ctx, OutputPluginOptions *opt, bool is_init)
 	MemoryContextCallback *callback;
 	List	   *options = ctx->output_plugin_options;
 
+	if (publisher != NULL)
+		context_reset(publisher);
+
 	if (is_init || !options_ask_for_extreme(options))
 	{
 		pgoutput_callbacks.startup_cb(ctx, opt, is_init);
 		return;
 	}
-
-	if (ctx->slot->data.two_phase)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("replication slot \"%s\" has two-phase decoding enabled, which cannot be used together with streaming 'extreme'",
-						NameStr(ctx->slot->data.name)),
-				 errhint("Use a slot without two_phase, or another value of streaming.")));
 
 	cxt = AllocSetContextCreate(ctx->context, "pgparrep publisher",
 								ALLOCSET_DEFAULT_SIZES);
@@ -96,6 +99,7 @@ startup(LogicalDecodingContext *ctx, OutputPluginOptions *opt, bool is_init)
 
 	callback = MemoryContextAllocZero(ctx->context, sizeof(MemoryContextCallback));
 	callback->func = context_reset;
+	callback->arg = pub;
 	MemoryContextRegisterResetCallback(ctx->context, callback);
 
 	pub->prepare_write = ctx->prepare_write;

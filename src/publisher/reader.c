@@ -5,11 +5,12 @@
  *
  * Core asks the output plugin's filter_by_origin callback about every record
  * that it is about to decode: insert, update, delete, multi-insert, truncate,
- * speculative confirmation, logical message, commit and abort, once each, in
- * WAL order, after it has brought the snapshot builder and the reorder buffer's
- * transaction entry up to date.  At that moment ctx->reader holds the record.
- * The reader formats the change, puts it into the batch and answers "filtered":
- * then core neither queues nor spills nor sorts it.
+ * speculative confirmation, logical message, commit, abort and, with two-phase
+ * decoding, prepare, once each, in WAL order, after it has brought the snapshot
+ * builder and the reorder buffer's transaction entry up to date.  At that moment
+ * ctx->reader holds the record.  The reader formats the change, puts it into the
+ * batch and answers "filtered": then core neither queues nor spills nor sorts
+ * it.
  *
  * Answering "not filtered" instead leaves the change to core, which replays it
  * at commit under the right snapshot, through pgoutput (replay.c).  That is done
@@ -23,9 +24,11 @@
  * I2.	A commit is kept from core only if the transaction is known here and
  *		core has nothing of it.  Core would forget it.
  * I3.	The switch happens only between rows: what is held goes along.
- * I4.	Conversion errors stay with the transaction until it commits; no error
- *		is raised for work that may yet roll back.
- * I5.	Further records are decoded from within the callback (read_on) only where
+ * I4.	With two-phase decoding a transaction ends here when it is prepared; how
+ *		the prepared transaction ends is always core's to tell (replay.c).
+ * I5.	Conversion errors stay with the transaction until it commits or is
+ *		prepared; no error is raised for work that may yet roll back.
+ * I6.	Further records are decoded from within the callback (read_on) only where
  *		core does nothing any more with the present one but return, and only
  *		what is there: never waits for WAL.
  *
@@ -85,7 +88,7 @@ reader_error_context(void *arg)
 
 /*
  * The present record, of a row that is not left to core, is done: decode the
- * ones behind it that can be had without waiting.  (I5)
+ * ones behind it that can be had without waiting.  (I6)
  *
  * Core's walsender, when we return, takes its position from the reader, so for it
  * all of them were one record.
@@ -588,6 +591,37 @@ report_commit(Publisher *pub, XLogReaderState *r, TransactionId xid, bool skippe
 	ctx->end_xact = false;
 }
 
+/*
+ * A transaction with nothing but row locks and the like: core replays nothing
+ * of it, a PREPARE neither.
+ */
+static inline bool
+lacks_changes(ReorderBufferTXN *top)
+{
+	return top == NULL || top->base_snapshot == NULL;
+}
+
+/*
+ * COMMIT PREPARED or ROLLBACK PREPARED of a transaction that was, or would have
+ * been, told when it was prepared.
+ */
+static bool
+filter_finish_prepared(Publisher *pub, XLogReaderState *r, TransactionId xid,
+					   bool unwanted)
+{
+	PubTxn	   *txn = txn_find(pub, xid);
+
+	/* Prepared before the start point. */
+	if (txn != NULL)
+	{
+		Assert(txn->queued && !txn->sent);
+		txn_end(pub, txn);
+	}
+
+	/* Before 18 core would tell the end of what it has not told before. */
+	return unwanted || lacks_changes(txn_core_top(pub, xid));
+}
+
 static bool
 filter_commit(Publisher *pub, XLogReaderState *r, bool unwanted)
 {
@@ -604,6 +638,9 @@ filter_commit(Publisher *pub, XLogReaderState *r, bool unwanted)
 	time = (parsed.xinfo & XACT_XINFO_HAS_ORIGIN) != 0 ?
 			   parsed.origin_timestamp :
 			   parsed.xact_time;
+
+	if (TransactionIdIsValid(parsed.twophase_xid) && pub->ctx->twophase)
+		return filter_finish_prepared(pub, r, xid, unwanted);
 
 	txn = txn_find(pub, xid);
 
@@ -644,7 +681,7 @@ filter_commit(Publisher *pub, XLogReaderState *r, bool unwanted)
 }
 
 static bool
-filter_abort(Publisher *pub, XLogReaderState *r)
+filter_abort(Publisher *pub, XLogReaderState *r, bool unwanted)
 {
 	xl_xact_parsed_abort parsed;
 	TransactionId xid;
@@ -659,6 +696,9 @@ filter_abort(Publisher *pub, XLogReaderState *r)
 			   parsed.origin_timestamp :
 			   parsed.xact_time;
 
+	if (TransactionIdIsValid(parsed.twophase_xid) && pub->ctx->twophase)
+		return filter_finish_prepared(pub, r, xid, unwanted);
+
 	/* The end of a whole transaction covers its subtransactions. */
 	if (txn_find(pub, xid) == NULL)
 	{
@@ -669,7 +709,59 @@ filter_abort(Publisher *pub, XLogReaderState *r)
 	sender_covered(pub, r->EndRecPtr);
 
 	/* Core drops what it has, whatever we say. */
-	return false;
+	return unwanted;
+}
+
+/*
+ * PREPARE TRANSACTION; core asks only with two-phase decoding.  For the client
+ * the transaction is complete.
+ */
+static bool
+filter_prepare(Publisher *pub, XLogReaderState *r, bool unwanted)
+{
+	xl_xact_parsed_prepare parsed;
+	TransactionId xid;
+	TimestampTz time;
+	PubTxn	   *txn;
+	ReorderBufferTXN *top;
+
+	ParsePrepareRecord(XLogRecGetInfo(r), (xl_xact_prepare *) XLogRecGetData(r), &parsed);
+	xid = parsed.twophase_xid;
+	time = parsed.origin_timestamp != 0 ?
+			   parsed.origin_timestamp :
+			   parsed.xact_time;
+
+	/* As at a commit. */
+	if (unwanted)
+	{
+		txn_abort(pub, xid, r->EndRecPtr, time);
+		sender_covered(pub, r->EndRecPtr);
+		return true;
+	}
+
+	top = txn_core_top(pub, xid);
+	if (lacks_changes(top))
+	{
+		txn_abort(pub, xid, r->EndRecPtr, time);
+		return false;
+	}
+
+	/* Any other is told, if only by its name: its end will be, too. */
+	txn = txn_get(pub, xid);
+	txn_raise_errors(pub, txn);
+
+	if (!txn->queued && core_has_changes(top))
+		txn_queue(pub, txn, r->ReadRecPtr, QUEUE_OTHER);
+	if (txn->queued)
+		return false;			/* goes on in replay.c */
+
+	sender_prepare(pub, xid, r->ReadRecPtr, r->EndRecPtr, time, parsed.twophase_gid);
+	pub->ctx->reorder->totalTxns++;
+	pub->ctx->reorder->totalBytes += txn->bytes;
+	report_commit(pub, r, xid, false);
+	txn_end(pub, txn);
+
+	return true;
 }
 
 static bool
@@ -683,10 +775,12 @@ filter_xact(Publisher *pub, XLogReaderState *r, bool unwanted)
 
 		case XLOG_XACT_ABORT:
 		case XLOG_XACT_ABORT_PREPARED:
-			return filter_abort(pub, r);
+			return filter_abort(pub, r, unwanted);
+
+		case XLOG_XACT_PREPARE:
+			return filter_prepare(pub, r, unwanted);
 	}
 
-	/* XLOG_XACT_PREPARE: only with two_phase, which is refused. */
 	return unwanted;
 }
 

@@ -16,6 +16,12 @@
  *		differently since pgoutput did.
  * I3.	Replayed changes belong to the top-level transaction: core has left out
  *		aborted subtransactions.
+ * I4.	With two-phase decoding, all that is said of a prepared transaction here
+ *		has pgoutput's bytes.  Core replays a transaction that was prepared
+ *		before two-phase decoding was on when it commits: its PREPARE then has
+ *		positions before those that the client knows.
+ * I5.	When pgoutput fails, what came before is sent first, as in
+ *		txn_raise_errors.  Not so if sending itself has failed.
  *
  *-------------------------------------------------------------------------
  */
@@ -32,6 +38,9 @@ typedef struct ReplayBundle
 	Oid			relid;			/* hash key */
 	Bundle		bundle;
 } ReplayBundle;
+
+/* In capture_write, so that an error is not pgoutput's. */
+static bool capturing = false;
 
 static void capture_prepare_write(LogicalDecodingContext *ctx, XLogRecPtr lsn,
 								  TransactionId xid, bool last_write);
@@ -95,16 +104,21 @@ require_relation(Publisher *pub, Oid relid)
  * Put a message of pgoutput into the batch.
  */
 static void
+emit_as(Publisher *pub, TransactionId xid, PubTxn *txn, const char *msg, int len)
+{
+	StringInfo	out = sender_begin(pub, xid, msg[0]);
+
+	appendBinaryStringInfo(out, msg + 1, len - 1);
+	sender_end(pub, txn);
+}
+
+static void
 emit(Publisher *pub, PubTxn *txn, const char *msg, int len)
 {
-	StringInfo	out;
-
 	sender_make_room(pub, len);
 	if (txn != NULL && pub->streaming)
 		sender_name_subxact(pub, txn, txn->xid);
-	out = sender_begin(pub, txn != NULL ? txn->xid : InvalidTransactionId, msg[0]);
-	appendBinaryStringInfo(out, msg + 1, len - 1);
-	sender_end(pub, txn);
+	emit_as(pub, txn != NULL ? txn->xid : InvalidTransactionId, txn, msg, len);
 }
 
 static void
@@ -126,11 +140,23 @@ capture_write(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
 	if (len == 0)
 		return;					/* the origin of a dropped origin */
 
+	capturing = true;
 	switch (msg[0])
 	{
 		case 'B':
 		case 'O':
 		case 'C':
+			break;
+
+		case FSTREAM_PREPARE:
+		case FSTREAM_COMMIT_PREPARED:
+		case FSTREAM_ROLLBACK_PREPARED:
+			sender_tell_sync(pub);
+			/* FALLTHROUGH */
+
+		case FSTREAM_BEGIN_PREPARE:
+			sender_make_room(pub, len);
+			emit_as(pub, xid, NULL, msg, len);
 			break;
 
 		case FSTREAM_TYPE:
@@ -169,11 +195,12 @@ capture_write(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
 		default:
 			elog(ERROR, "unexpected message type \"%c\" of pgoutput", msg[0]);
 	}
+	capturing = false;
 }
 
 /*
  * Core and pgoutput report progress while they replay.  Whether a transaction
- * was skipped is known only in replay_commit.
+ * was skipped is known only at its end.
  */
 static void
 capture_update_progress(LogicalDecodingContext *ctx, XLogRecPtr lsn,
@@ -181,7 +208,7 @@ capture_update_progress(LogicalDecodingContext *ctx, XLogRecPtr lsn,
 {
 	Publisher  *pub = publisher;
 
-	if (!pub->in_delegated_commit)
+	if (!pub->in_delegated_end)
 		pub->update_progress(ctx, lsn, xid, false);
 }
 
@@ -193,14 +220,40 @@ replay_begin(LogicalDecodingContext *ctx, ReorderBufferTXN *txn)
 	/* Unknown here if it made catalog changes only, or in SQL functions. */
 	pub->replay_txn = txn_get(pub, txn->xid);
 	pub->replay_txn->queued = true;
+	plan_begin_replay(pub->replay_txn->unlocked_epoch);
 	pub->pgoutput.begin_cb(ctx, txn);
 }
 
+/*
+ * Row filters and output functions may fail, and will at each attempt.  (I5)
+ */
 static void
 replay_change(LogicalDecodingContext *ctx, ReorderBufferTXN *txn,
 			  Relation relation, ReorderBufferChange *change)
 {
-	publisher->pgoutput.change_cb(ctx, txn, relation, change);
+	Publisher  *pub = publisher;
+	MemoryContext cxt = CurrentMemoryContext;
+
+	capturing = false;
+	PG_TRY();
+	{
+		pub->pgoutput.change_cb(ctx, txn, relation, change);
+	}
+	PG_CATCH();
+	{
+		ErrorData  *edata;
+
+		if (capturing || !pub->streaming ||
+			ERRCODE_TO_CATEGORY(geterrcode()) == ERRCODE_OPERATOR_INTERVENTION)
+			PG_RE_THROW();
+
+		MemoryContextSwitchTo(cxt);
+		edata = CopyErrorData();
+		FlushErrorState();
+		sender_flush(pub);
+		ReThrowError(edata);
+	}
+	PG_END_TRY();
 }
 
 static void
@@ -227,9 +280,9 @@ replay_commit(LogicalDecodingContext *ctx, ReorderBufferTXN *txn,
 	bool		sent = pubtxn->sent;
 
 	/* Its output is dropped, but it has memory to free. */
-	pub->in_delegated_commit = true;
+	pub->in_delegated_end = true;
 	pub->pgoutput.commit_cb(ctx, txn, commit_lsn);
-	pub->in_delegated_commit = false;
+	pub->in_delegated_end = false;
 
 	if (sent)
 		sender_commit(pub, txn->xid, commit_lsn, txn->end_lsn,
@@ -239,6 +292,68 @@ replay_commit(LogicalDecodingContext *ctx, ReorderBufferTXN *txn,
 
 	pub->replay_txn = NULL;
 	txn_end(pub, pubtxn);
+}
+
+static void
+replay_begin_prepare(LogicalDecodingContext *ctx, ReorderBufferTXN *txn)
+{
+	Publisher  *pub = publisher;
+
+	pub->replay_txn = txn_get(pub, txn->xid);
+	pub->replay_txn->queued = true;
+	pub->pgoutput.begin_prepare_cb(ctx, txn);
+}
+
+/*
+ * A message that ends something is in the batch; it ends at txn->end_lsn.
+ */
+static void
+told_end(LogicalDecodingContext *ctx, ReorderBufferTXN *txn)
+{
+	Publisher  *pub = publisher;
+
+	sender_covered(pub, Max(pub->covered, txn->end_lsn));	/* I4 */
+	if (pub->update_progress != NULL)
+		pub->update_progress(ctx, txn->end_lsn, txn->xid, false);
+}
+
+static void
+replay_prepare(LogicalDecodingContext *ctx, ReorderBufferTXN *txn,
+			   XLogRecPtr prepare_lsn)
+{
+	Publisher  *pub = publisher;
+
+	pub->in_delegated_end = true;
+	pub->pgoutput.prepare_cb(ctx, txn, prepare_lsn);
+	pub->in_delegated_end = false;
+	told_end(ctx, txn);
+
+	txn_end(pub, pub->replay_txn);
+	pub->replay_txn = NULL;
+}
+
+static void
+replay_commit_prepared(LogicalDecodingContext *ctx, ReorderBufferTXN *txn,
+					   XLogRecPtr commit_lsn)
+{
+	Publisher  *pub = publisher;
+
+	pub->in_delegated_end = true;
+	pub->pgoutput.commit_prepared_cb(ctx, txn, commit_lsn);
+	pub->in_delegated_end = false;
+	told_end(ctx, txn);
+}
+
+static void
+replay_rollback_prepared(LogicalDecodingContext *ctx, ReorderBufferTXN *txn,
+						 XLogRecPtr prepare_end_lsn, TimestampTz prepare_time)
+{
+	Publisher  *pub = publisher;
+
+	pub->in_delegated_end = true;
+	pub->pgoutput.rollback_prepared_cb(ctx, txn, prepare_end_lsn, prepare_time);
+	pub->in_delegated_end = false;
+	told_end(ctx, txn);
 }
 
 static void
@@ -280,8 +395,9 @@ replay_init(Publisher *pub)
 		ctx->update_progress = capture_update_progress;
 
 	/*
-	 * No streaming by core: it would take queued transactions apart.  No
-	 * two-phase callbacks: options.c has refused the option.
+	 * No streaming by core: it would take queued transactions apart.  Whether
+	 * there is two-phase decoding is decided by core, from the slot and what
+	 * pgoutput made of the option.
 	 */
 	memset(cb, 0, sizeof(OutputPluginCallbacks));
 	cb->begin_cb = replay_begin;
@@ -289,8 +405,11 @@ replay_init(Publisher *pub)
 	cb->truncate_cb = replay_truncate;
 	cb->commit_cb = replay_commit;
 	cb->message_cb = replay_message;
+	cb->begin_prepare_cb = replay_begin_prepare;
+	cb->prepare_cb = replay_prepare;
+	cb->commit_prepared_cb = replay_commit_prepared;
+	cb->rollback_prepared_cb = replay_rollback_prepared;
 	cb->filter_by_origin_cb = reader_filter;
 	cb->shutdown_cb = replay_shutdown;
 	ctx->streaming = false;
-	ctx->twophase = false;
 }

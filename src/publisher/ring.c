@@ -25,6 +25,10 @@
  * I4.	Decoders are optional at any moment.  A batch that is unclaimed when the
  *		walsender needs it, or that a decoder gave up, is formatted here.  Clean
  *		shutdown of the server ends background workers long before walsenders.
+ *		A decoder that gave up because of an error which does not come again
+ *		here, or ended without being told to, is no case of that: nobody knows
+ *		what is wrong with it.  Everything that has gone into the ring is sent,
+ *		so that attempts get on, and the walsender ends with the error.
  * I5.	An error of a row shows up when its batch is collected, when the reader
  *		is elsewhere, perhaps beyond the end of the transaction.  It is kept
  *		until that end comes by in the stream: sender_late_error.
@@ -48,6 +52,7 @@
 #include "access/xlogrecovery.h"
 #include "decoder.h"
 #include "guc.h"
+#include "test_points.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pgparrep.h"
@@ -60,7 +65,6 @@
 #include "utils/float.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
-#include "utils/pg_locale.h"
 #include "utils/timestamp.h"
 
 /*
@@ -140,7 +144,8 @@ get_settings(Settings *s)
 	s->bytea_output = bytea_output;
 	s->client_encoding = pg_get_client_encoding();
 	s->timezone = session_timezone;
-	for (p = locale_monetary; p != NULL && *p != '\0'; p++)
+	/* by name, since the server's header of locales needs those of ICU */
+	for (p = GetConfigOption("lc_monetary", true, false); p != NULL && *p != '\0'; p++)
 		s->monetary = s->monetary * 31 + (unsigned char) *p;
 }
 
@@ -211,6 +216,7 @@ ring_start(Publisher *pub)
 	pg_atomic_init_u32(&shared->stop, 0);
 	pg_atomic_init_u32(&shared->alive, 0);
 	pg_atomic_init_u32(&shared->waiting, 0);
+	pg_atomic_init_u32(&shared->exit, EXIT_NONE);
 	pg_atomic_init_u64(&shared->published, next_seq);
 	pg_atomic_init_u64(&shared->claimed, next_seq);
 	pg_atomic_init_u64(&shared->collected, next_seq);
@@ -389,15 +395,44 @@ row_error_context(void *arg)
 }
 
 /*
- * Format one row here.  An error is for the end of its transaction.  (I5)
+ * End with an error of a decoder, in the item if there is one.  (I4)
  */
 static void
+raise_decoder_error(int decoder, DecoderError *error, BatchItem *item)
+{
+	bool		is_row = item != NULL && item->kind == ITEM_ROW;
+
+	/* The record being read has nothing to do with it. */
+	error_context_stack = NULL;
+
+	ereport(ERROR,
+			(errcode(error->sqlerrcode != 0 ? error->sqlerrcode : ERRCODE_INTERNAL_ERROR),
+			 error->message[0] != '\0' ?
+				 errmsg_internal("%s", error->message) :
+				 errmsg("pgparrep decoder ended unexpectedly"),
+			 error->detail[0] != '\0' ? errdetail_internal("%s", error->detail) : 0,
+			 error->hint[0] != '\0' ? errhint("%s", error->hint) : 0,
+			 error->context[0] != '\0' ? (errcontext("%s", error->context)) : 0,
+			 is_row ? (errcontext("WAL record at %X/%X, transaction %u, relation \"%s\"",
+								  LSN_FORMAT_ARGS(item->lsn), item->xid,
+								  formatter_find(formatter, item->plan_version)->name)) :
+					  (errcontext("walsender at WAL position %X/%X",
+								  LSN_FORMAT_ARGS((XLogRecPtr) pg_atomic_read_u64(&shared->reader_lsn)))),
+			 errcontext("pgparrep decoder %d of %d (PID %d)",
+						decoder + 1, shared->ndecoders, shared->decoders[decoder].pid)));
+}
+
+/*
+ * Format one row here.  An error is for the end of its transaction: false.  (I5)
+ */
+static bool
 format_row_here(Publisher *pub, BatchItem *item)
 {
 	ErrorContextCallback errcallback;
 	ErrorContextCallback *previous = error_context_stack;
 	MemoryContext old = MemoryContextSwitchTo(own_rowcxt);
 	int			len = own.len;
+	volatile bool good = true;
 
 	/* The record being read has nothing to do with it. */
 	errcallback.callback = row_error_context;
@@ -415,22 +450,26 @@ format_row_here(Publisher *pub, BatchItem *item)
 			PG_RE_THROW();
 		own.len = len;
 		sender_late_error(pub, item->topxid, item->xid);
+		good = false;
 	}
 	PG_END_TRY();
 
 	error_context_stack = previous;
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(own_rowcxt);
+
+	return good;
 }
 
 /*
  * Format the oldest batch here, but for the output that a decoder had made
- * before it gave up.
+ * before it gave up, perhaps because of an error with the item failed_at.
  */
 static void
-format_here(Publisher *pub, Batch *batch)
+format_here(Publisher *pub, Batch *batch, int failed_at)
 {
 	char	   *p = batch_input(shared, tail);
+	BatchItem  *unexplained = NULL;
 	char	   *end = p + batch->in_len;
 	uint64		skip = sent_of_tail;
 
@@ -441,6 +480,7 @@ format_here(Publisher *pub, Batch *batch)
 	while (p < end)
 	{
 		BatchItem  *item = (BatchItem *) p;
+		bool		failed = p - batch_input(shared, tail) == failed_at;
 
 		p += item->size;
 		switch (item->kind)
@@ -454,9 +494,12 @@ format_here(Publisher *pub, Batch *batch)
 				break;
 
 			case ITEM_ROW:
-				format_row_here(pub, item);
+				if (!format_row_here(pub, item))
+					failed = false;
 				break;
 		}
+		if (failed)
+			unexplained = item;
 
 		if (p == end || own.len > AREA_SIZE)
 		{
@@ -478,6 +521,10 @@ format_here(Publisher *pub, Batch *batch)
 		own.data = MemoryContextAlloc(ring_cxt, own.maxlen);
 		resetStringInfo(&own);
 	}
+
+	/* I4 */
+	if (unexplained != NULL)
+		raise_decoder_error(batch->decoder, &batch->error, unexplained);
 }
 
 /*
@@ -593,7 +640,7 @@ collect(Publisher *pub, bool wait)
 				break;
 
 			case BATCH_FAILED:
-				format_here(pub, batch);
+				format_here(pub, batch, batch->failed_at);
 				done = true;
 				break;
 
@@ -604,7 +651,7 @@ collect(Publisher *pub, bool wait)
 				if (may_claim() &&
 					pg_atomic_compare_exchange_u64(&shared->claimed, &unclaimed, tail + 1))
 				{
-					format_here(pub, batch);
+					format_here(pub, batch, NO_ITEM);
 					done = true;
 				}
 				else
@@ -638,11 +685,13 @@ publish(Publisher *pub)
 {
 	Assert(is_open);
 
+	CRASH_POINT("before_batch");
 	is_open = false;
 	head++;
 	pg_memory_barrier();
 	pg_atomic_write_u64(&shared->published, head);
 	pg_memory_barrier();
+	CRASH_POINT("batch_handed_over");
 
 	/*
 	 * Waking one costs more than copying the rows of a batch: only if those that
@@ -872,6 +921,14 @@ ring_note_page(Publisher *pub, XLogRecPtr page)
 	pg_atomic_write_u64(&shared->reader_lsn, page);
 	if (pgparrep_force_decoders)
 		pub->behind = wait_for_first();
+
+	/* I4: one has ended as it should not */
+	if (pg_atomic_read_u32(&shared->exit) == EXIT_SAID)
+	{
+		pg_read_barrier();
+		sender_flush(pub);
+		raise_decoder_error(shared->exit_decoder, &shared->exit_error, NULL);
+	}
 	if (pgparrep_force_decoders || pg_atomic_read_u32(&shared->alive) == 0)
 		return;
 

@@ -8,7 +8,8 @@
  *
  * I1.	The position in a message's header (covered) never goes down, and every
  *		commit whose record ends at or before it is in that message or in an
- *		earlier one.  Clients confirm header positions.
+ *		earlier one.  Clients confirm header positions.  With two-phase
+ *		decoding the same holds for prepared transactions and their ends.
  * I2.	No keepalive announces a position beyond the start of the first record
  *		whose output is still in the batch (pending_lsn).  The walsender fills
  *		in the end of the last record that it decoded, sent or not, and a
@@ -29,9 +30,11 @@
 #include "access/xlogrecovery.h"
 #include "fstream.h"
 #include "libpq/libpq.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "port/pg_bswap.h"
 #include "publisher.h"
+#include "test_points.h"
 #include "replication/walsender_private.h"
 #include "utils/memutils.h"
 
@@ -246,23 +249,49 @@ sender_abort(Publisher *pub, TransactionId topxid, TransactionId subxid,
 	pub->uncovered = true;
 }
 
+/*
+ * Before the first commit that waits for the client, or no longer does.
+ */
+void
+sender_tell_sync(Publisher *pub)
+{
+	bool		sync;
+
+	if (!pub->opts.report_sync || !pub->streaming)
+		return;
+	sync = MyWalSnd->sync_standby_priority > 0;
+	if (sync == pub->told_sync)
+		return;
+
+	if (batch_is_empty(pub))
+		open_batch(pub);
+	fstream_put_sync(pub->batch, sync);
+	pub->uncovered = true;
+	pub->told_sync = sync;
+}
+
 void
 sender_commit(Publisher *pub, TransactionId xid, XLogRecPtr commit_lsn,
 			  XLogRecPtr end_lsn, TimestampTz time)
 {
+	sender_tell_sync(pub);
 	if (batch_is_empty(pub))
 		open_batch(pub);
-
-	/* Before the first commit that waits for the client, or no longer does. */
-	if (pub->opts.report_sync && pub->streaming)
-	{
-		bool		sync = MyWalSnd->sync_standby_priority > 0;
-
-		if (sync != pub->told_sync)
-			fstream_put_sync(pub->batch, sync);
-		pub->told_sync = sync;
-	}
 	fstream_put_commit(pub->batch, xid, commit_lsn, end_lsn, time);
+	pub->uncovered = true;
+	sender_covered(pub, end_lsn);
+}
+
+void
+sender_prepare(Publisher *pub, TransactionId xid, XLogRecPtr prepare_lsn,
+			   XLogRecPtr end_lsn, TimestampTz time, const char *gid)
+{
+	gid = pg_server_to_client(gid, strlen(gid));
+	sender_tell_sync(pub);
+	if (batch_is_empty(pub))
+		open_batch(pub);
+	fstream_put_prepare(pub->batch, xid, FSTREAM_BEGIN_PREPARE, prepare_lsn, end_lsn, time, gid);
+	fstream_put_prepare(pub->batch, xid, FSTREAM_PREPARE, prepare_lsn, end_lsn, time, gid);
 	pub->uncovered = true;
 	sender_covered(pub, end_lsn);
 }
@@ -354,8 +383,8 @@ sender_late_error(Publisher *pub, TransactionId topxid, TransactionId xid)
 }
 
 /*
- * Header position of a message of which only its own commits are known to be
- * covered.  (I1)
+ * Header position of a message of which only its own commits, prepared
+ * transactions and ends of such are known to be covered.  (I1)
  */
 static XLogRecPtr
 position_within(Publisher *pub, StringInfo message)
@@ -364,6 +393,7 @@ position_within(Publisher *pub, StringInfo message)
 	FStreamReader reader;
 	FStreamFrame frame;
 	FStreamCommit commit;
+	FStreamPrepared prepared;
 
 	fstream_reader_init(&reader, message->data + pub->batch_head,
 						message->len - pub->batch_head);
@@ -371,6 +401,11 @@ position_within(Publisher *pub, StringInfo message)
 	{
 		if (frame.type == FSTREAM_COMMIT && fstream_get_commit(&frame, &commit))
 			position = commit.end_lsn;
+		else if ((frame.type == FSTREAM_PREPARE ||
+				  frame.type == FSTREAM_COMMIT_PREPARED ||
+				  frame.type == FSTREAM_ROLLBACK_PREPARED) &&
+				 fstream_get_prepared(&frame, &prepared))
+			position = Max(position, prepared.end_lsn); /* P may come late */
 	}
 
 	return position;
@@ -391,9 +426,11 @@ write_message(Publisher *pub, StringInfo message, XLogRecPtr lsn)
 	Assert(pub->header->len == pub->batch_head);
 	memcpy(message->data, pub->header->data, pub->batch_head);
 
+	CRASH_POINT("before_send");
 	ctx->out = message;
 	pub->write(ctx, lsn, xid, true);
 	ctx->out = out;
+	CRASH_POINT("sent");
 	pub->sent_position = lsn;
 }
 
@@ -417,7 +454,7 @@ check_ends(Publisher *pub, StringInfo message)
 	{
 		if (frame.type == FSTREAM_ABORT && fstream_get_abort(&frame, &abort))
 			forget_late_errors(pub, frame.xid, abort.subxid == frame.xid ? InvalidTransactionId : abort.subxid);
-		else if (frame.type == FSTREAM_COMMIT)
+		else if (frame.type == FSTREAM_COMMIT || frame.type == FSTREAM_PREPARE)
 		{
 			for (error = pub->late_errors; error != NULL; error = error->next)
 			{
@@ -540,7 +577,12 @@ capped_putmessage_noblock(char msgtype, const char *s, size_t len)
 	uint64		lsn;
 	XLogRecPtr	pending = InvalidXLogRecPtr;
 
-	if (msgtype == 'd' && len == sizeof(copy) && s[0] == 'k' && pub != NULL)
+#ifdef PGPARREP_SABOTAGE_UNCAPPED_KEEPALIVE
+	pub = NULL;
+#endif
+	/* After an error another stream may come before ours is cleaned up. */
+	if (msgtype == 'd' && len == sizeof(copy) && s[0] == 'k' && pub != NULL &&
+		MyReplicationSlot == pub->ctx->slot)
 	{
 		pending = ring_oldest();
 		if (pending == InvalidXLogRecPtr && !batch_is_empty(pub))

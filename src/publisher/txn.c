@@ -4,7 +4,7 @@
  *	  The transactions that the reader has met, and their ends.
  *
  * One entry per top-level transaction with a change in our database, until
- * its commit or abort is decoded.  Which top-level transaction an xid belongs
+ * its commit, abort or, with two-phase decoding, PREPARE is decoded.  Which top-level transaction an xid belongs
  * to is always asked of core's reorder buffer, which learns it from the first
  * record of a subtransaction of whatever kind; the reader sees only few kinds.
  *
@@ -95,6 +95,7 @@ txn_get(Publisher *pub, TransactionId xid)
 		memset(txn, 0, sizeof(PubTxn));
 		txn->xid = xid;
 		txn->cur_subxid = xid;
+		txn->unlocked_epoch = plan_unlocked_epoch();
 	}
 	pub->last_txn = txn;
 

@@ -194,10 +194,10 @@ apply_end(void)
  * has to name the transaction as well.
  */
 void
-apply_begin_commit(const ApplyTxn *txn)
+apply_begin_commit(const ApplyTxn *txn, const char *message_type)
 {
 	current_txn = *txn;
-	current_change.message_type = "COMMIT";
+	current_change.message_type = message_type;
 	current_change.remote = NULL;
 	current_change.column = -1;
 

@@ -106,6 +106,19 @@ exchange(DependTable *table, uint64 key)
 }
 
 DependCsn
+depend_touch(DependTable *table, DependDomain *domain)
+{
+	if (domain->touched != table->self)
+	{
+		domain->touched = table->self;
+		domain->pending_all = false;
+		domain->next_touched = table->touched;
+		table->touched = domain;
+	}
+	return domain->last > table->committed ? domain->last : 0;
+}
+
+DependCsn
 depend_change(DependTable *table, DependDomain *domain, DependKind kind,
 			  int nkeys, const uint64 *keys)
 {
@@ -133,13 +146,7 @@ depend_change(DependTable *table, DependDomain *domain, DependKind kind,
 
 	if (domain != NULL)
 	{
-		if (domain->touched != table->self)
-		{
-			domain->touched = table->self;
-			domain->pending_all = false;
-			domain->next_touched = table->touched;
-			table->touched = domain;
-		}
+		(void) depend_touch(table, domain);
 		if (kind != DEPEND_KEYS)
 			domain->pending_all = true;
 	}

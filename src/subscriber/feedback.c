@@ -32,6 +32,7 @@
 
 #include "compat.h"
 #include "feedback.h"
+#include "test_points.h"
 
 /*
  * Commits remembered one by one.  Where there are more, the newest stands for
@@ -174,7 +175,9 @@ feedback_send(XLogRecPtr received, bool idle, bool force, bool request_reply)
 	pq_sendint64(&message, apply);
 	pq_sendint64(&message, now);
 	pq_sendbyte(&message, request_reply);
+	CRASH_POINT("before_feedback");
 	walrcv_send(fb_conn, message.data, message.len);
+	CRASH_POINT("feedback_sent");
 
 	reported_at = now;
 	reported_write = write;

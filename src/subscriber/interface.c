@@ -154,30 +154,6 @@ find_worker_number(List *options, const char *queryString)
 }
 
 /*
- * Looks for two_phase in an option list and sets *value if it is there.  The
- * server reports repetitions.
- */
-static bool
-find_two_phase(List *options, bool *value)
-{
-	bool		found = false;
-	ListCell   *lc;
-
-	foreach(lc, options)
-	{
-		DefElem    *defel = lfirst_node(DefElem, lc);
-
-		if (strcmp(defel->defname, "two_phase") == 0)
-		{
-			*value = defGetBoolean(defel);
-			found = true;
-		}
-	}
-
-	return found;
-}
-
-/*
  * A copy of an option list without worker_number.
  */
 static List *
@@ -238,17 +214,10 @@ create_subscription(UtilityCall *call)
 	WorkerNumberOption option = find_worker_number(stmt->options, call->queryString);
 	TakeoverSlotPlugin slot_plugin = SLOT_PLUGIN_STOCK;
 	int			worker_number = option.given ? option.value : pgparrep_default_worker_number;
-	bool		two_phase = false;
 	Oid			subid;
 
 	if (worker_number > 1)
-	{
-		(void) find_two_phase(stmt->options, &two_phase);
-		if (two_phase && option.given)
-			label_refuse_two_phase(worker_number);
-		if (!two_phase)
-			slot_plugin = option.given ? SLOT_PLUGIN_EXPLICIT : SLOT_PLUGIN_DEFAULT;
-	}
+		slot_plugin = option.given ? SLOT_PLUGIN_EXPLICIT : SLOT_PLUGIN_DEFAULT;
 
 	if (option.given)
 	{
@@ -272,48 +241,12 @@ create_subscription(UtilityCall *call)
 		label_delete(subid);
 }
 
-/*
- * Refuses an ALTER SUBSCRIPTION ... SET after which the subscription would be
- * both two_phase and, by its own number, parallel.  One that changes neither
- * of the two is let through whatever the catalogs say.
- */
-static void
-check_alter_two_phase(Oid subid, const WorkerNumberOption *option, List *options)
-{
-	int			worker_number = 1;
-	bool		two_phase = false;
-	bool		found = COMPAT_ALTER_TWO_PHASE && find_two_phase(options, &two_phase);
-
-	if (!found && !option->given)
-		return;
-
-	if (!found)
-		two_phase = label_two_phase(subid);
-	if (!two_phase)
-		return;
-
-	if (option->given)
-		worker_number = option->value;
-	else
-		(void) label_get(subid, &worker_number);
-
-	label_refuse_two_phase(worker_number);
-}
-
 static void
 alter_subscription(UtilityCall *call)
 {
 	AlterSubscriptionStmt *stmt = (AlterSubscriptionStmt *) call->pstmt->utilityStmt;
 	WorkerNumberOption option = find_worker_number(stmt->options, call->queryString);
-	Oid			subid = get_subscription_oid(stmt->subname, true);
-
-	/*
-	 * The server reports a missing subscription.  This check comes first
-	 * since the server may change the slot (failover, two_phase), which no
-	 * rollback undoes.
-	 */
-	if (OidIsValid(subid))
-		check_alter_two_phase(subid, &option, stmt->options);
+	Oid			subid;
 
 	if (option.given)
 	{
@@ -328,16 +261,11 @@ alter_subscription(UtilityCall *call)
 	if (!option.given)
 		return;
 
-	/*
-	 * The server now holds a lock on the subscription that nobody else's
-	 * change of its two_phase or label gets past: look again.
-	 */
 	CommandCounterIncrement();
 	subid = get_subscription_oid(stmt->subname, true);
 	if (!OidIsValid(subid))
 		return;					/* an event trigger may have dropped it */
 
-	check_alter_two_phase(subid, &option, NIL);
 	label_set(subid, option.value);
 }
 

@@ -168,7 +168,10 @@ get_domain(Oid relid)
 
 	entry = hash_search(domains, &relid, HASH_ENTER, &found);
 	if (!found)
+	{
 		memset(&entry->domain, 0, sizeof(entry->domain));
+		entry->domain.number = hash_get_num_entries(domains);
+	}
 	return &entry->domain;
 }
 
@@ -366,7 +369,11 @@ make_plan(RelVersion *version, Relation rel)
 
 	indexes = RelationGetIndexList(rel);
 	plan->indexes = palloc0(sizeof(KeyIndex) * Max(list_length(indexes), 1));
+#ifdef PGPARREP_SABOTAGE_TRIGGERS_ASIDE
+	if (false)
+#else
 	if (reads_other_rows(rel))
+#endif
 	{
 		plan->insert = plan->update = plan->delete = CONFLICT_ALL;
 		indexes = NIL;

@@ -20,10 +20,6 @@
  *		only way a running apply worker can notice.  CREATE and ALTER
  *		SUBSCRIPTION write the tuple anyway; SECURITY LABEL does not.
  *
- * I3.	A subscription with two_phase on is never parallel.  Commands that ask
- *		for both are refused; where both stand in the catalogs nevertheless,
- *		two_phase wins.
- *
  *-------------------------------------------------------------------------
  */
 #include "pgparrep.h"
@@ -121,46 +117,9 @@ label_check(const ObjectAddress *object, const char *seclabel)
 							   PGPARREP_MIN_WORKER_NUMBER,
 							   PGPARREP_MAX_WORKER_NUMBER),
 					 errhint("Use ALTER SUBSCRIPTION ... SET (worker_number = N).")));
-
-		if (label_two_phase(object->objectId))
-			label_refuse_two_phase(worker_number);
 	}
 
 	label_invalidate(object->objectId);
-}
-
-/*
- * Is two_phase on, or going to be as soon as all tables are synchronized?
- */
-bool
-label_two_phase(Oid subid)
-{
-	HeapTuple	tup = SearchSysCache1(SUBSCRIPTIONOID, ObjectIdGetDatum(subid));
-	bool		result;
-
-	if (!HeapTupleIsValid(tup))
-		return false;
-
-	result = ((Form_pg_subscription) GETSTRUCT(tup))->subtwophasestate !=
-			 LOGICALREP_TWOPHASE_STATE_DISABLED;
-	ReleaseSysCache(tup);
-
-	return result;
-}
-
-/*
- * Raises the error for two_phase together with a parallel worker number (I3).
- */
-void
-label_refuse_two_phase(int worker_number)
-{
-	if (worker_number > 1)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("%s and %s are mutually exclusive options",
-						"two_phase = true", "worker_number > 1"),
-				 errdetail("Prepared transactions are applied by the server's own serial apply worker."),
-				 errhint("Use worker_number = 1, or a subscription with two_phase = false.")));
 }
 
 /*
@@ -218,9 +177,6 @@ pgparrep_worker_number(Oid subid, bool *explicit)
 
 	if (!labelled)
 		worker_number = pgparrep_default_worker_number;
-
-	if (worker_number > 1 && label_two_phase(subid))
-		worker_number = 1;
 
 	if (explicit)
 		*explicit = labelled;

@@ -26,6 +26,9 @@
  * I5	The transaction that SKIP may be about runs alone.
  * I6	So does the one whose error ended the last leader.  Otherwise each
  *		attempt would apply, and roll back, all that comes after it.
+ * I7	Nothing that comes after the end of a prepared transaction begins before
+ *		that end is published: it might wait for a lock of the prepared
+ *		transaction while it holds one that an earlier transaction needs.
  *
  *-------------------------------------------------------------------------
  */
@@ -67,9 +70,11 @@
 #include "leader.h"
 #include "native.h"
 #include "pool.h"
+#include "serial.h"
 #include "streamrel.h"
 #include "tables.h"
 #include "takeover.h"
+#include "test_points.h"
 #include "txnbuf.h"
 
 /* Buckets of the key table: 4 MB, 262,144 keys in flight. */
@@ -112,6 +117,7 @@ static bool publisher_waits;	/* its commits, for what we report as flushed */
 /* CSNs: handed out, and seen to have committed. */
 static Csn	handed = 0;
 static Csn	retired = 0;
+static Csn	last_finish = 0;	/* newest end of a prepared transaction (I7) */
 static TxnBuffer *in_flight[POOL_RING_SIZE];
 
 /* Set by invalidations. */
@@ -176,6 +182,16 @@ start_streaming(const WalRcvStreamOptions *options)
 	ListCell   *lc;
 	WalRcvExecResult *res;
 	bool		first = true;
+	bool		two_phase;
+
+	/*
+	 * When two_phase is pending and all tables are ready, it is to be turned
+	 * on.  Where it is on, the slot has it, but for a copied one; that too
+	 * leaves nothing prepared behind, since a PREPARE that comes again is
+	 * recognized.
+	 */
+	two_phase = options->proto.logical.twophase ||
+				MySubscription->twophasestate == LOGICALREP_TWOPHASE_STATE_ENABLED;
 
 	initStringInfo(&names);
 	foreach(lc, options->proto.logical.publication_names)
@@ -200,6 +216,8 @@ start_streaming(const WalRcvStreamOptions *options)
 					 options->slotname, LSN_FORMAT_ARGS(start_position),
 					 options->proto.logical.proto_version);
 	compat_append_origin_option(&cmd, options, walrcv_server_version(conn));
+	if (two_phase)
+		appendStringInfoString(&cmd, ", two_phase 'on'");
 	appendStringInfoString(&cmd, ", publication_names ");
 	append_literal(&cmd, names.data);
 	if (options->proto.logical.binary ||
@@ -231,6 +249,16 @@ start_streaming(const WalRcvStreamOptions *options)
 	walrcv_clear_result(res);
 	pfree(cmd.data);
 	pfree(names.data);
+
+	if (options->proto.logical.twophase)
+	{
+		leader_start_tx();
+		PushActiveSnapshot(GetTransactionSnapshot());
+		UpdateTwoPhaseState(MySubscription->oid, LOGICALREP_TWOPHASE_STATE_ENABLED);
+		PopActiveSnapshot();
+		leader_commit_tx();
+		MySubscription->twophasestate = LOGICALREP_TWOPHASE_STATE_ENABLED;
+	}
 }
 
 /* Progress */
@@ -259,7 +287,8 @@ retire(void)
 		feedback_committed(ptxn->end_lsn, ptxn->local_end);
 		if (ptxn->nrels > POOL_FEW_RELS)
 			dsa_free(area, ptxn->rels);
-		txnbuf_release(*txn);
+		if (*txn != NULL)
+			txnbuf_release(*txn);
 		*txn = NULL;
 	}
 }
@@ -410,11 +439,18 @@ drain(void)
 static void
 set_dependencies(TxnBuffer *txn, PoolTxn *ptxn, Csn csn)
 {
-	ptxn->wait_csn = 0;
-	if (!pgparrep_key_table)
-		return;
+	TxnRel	   *rels = pool_txn_rels(ptxn, area);
 
+	ptxn->wait_csn = 0;
 	depend_begin(depend, csn, pg_atomic_read_u64(&pool->committed));
+	for (int i = 0; i < txn->nrels; i++)
+	{
+		DependDomain *domain = keyplan_domain(txn->rels[i]);
+		Csn			last = domain ? depend_touch(depend, domain) : csn - 1;
+
+		rels[i].table = serial_number(domain ? domain->number : 0);
+		rels[i].behind = last > 0 ? csn - last : 0;
+	}
 	if (txn->file == 0)
 	{
 		uint32		version = 0;
@@ -446,6 +482,8 @@ set_dependencies(TxnBuffer *txn, PoolTxn *ptxn, Csn csn)
 				rec->wait_csn = depend_change(depend, domain,
 											  (DependKind) conflict,
 											  rec->nkeys, change_keys(rec));
+				if (!pgparrep_key_table)
+					rec->wait_csn = 0;
 				offset += rec->size;
 			}
 			p = chunk->next;
@@ -479,7 +517,8 @@ set_dependencies(TxnBuffer *txn, PoolTxn *ptxn, Csn csn)
 
 			wait = Max(wait, w);
 		}
-		ptxn->wait_csn = wait;
+		if (pgparrep_key_table)
+			ptxn->wait_csn = wait;
 	}
 	depend_end(depend);
 }
@@ -488,15 +527,13 @@ set_dependencies(TxnBuffer *txn, PoolTxn *ptxn, Csn csn)
 static bool
 set_relations(TxnBuffer *txn, PoolTxn *ptxn)
 {
-	TxnRel	   *rels = ptxn->few_rels;
+	TxnRel	   *rels;
 	bool		any = false;
 
 	ptxn->nrels = txn->nrels;
 	if (txn->nrels > POOL_FEW_RELS)
-	{
 		ptxn->rels = dsa_allocate(area, sizeof(TxnRel) * txn->nrels);
-		rels = dsa_get_address(area, ptxn->rels);
-	}
+	rels = pool_txn_rels(ptxn, area);
 	for (int i = 0; i < txn->nrels; i++)
 	{
 		RelVersion *rel = txn->rels[i];
@@ -571,30 +608,22 @@ maybe_reread_subscription_here(void)
 	set_flush_when_idle();
 }
 
-/* A transaction has committed on the publisher: gives it its place. */
+/*
+ * Gives what the publisher has finished its place in the commit order: a
+ * transaction, or the end of a prepared one, which has no buffer.
+ */
 static void
-commit(TransactionId xid, const FStreamCommit *data)
+hand_out(TransactionId xid, TxnBuffer *txn, uint32 flags,
+		 const FStreamPrepared *data)
 {
-	TxnBuffer  *txn = txnbuf_get(xid, false);
+	XLogRecPtr	commit_lsn;
 	PoolTxn    *ptxn;
 	Csn			csn;
 	bool		alone = false;
 
-	/*
-	 * Applied in an earlier life, of which the publisher did not hear: it
-	 * goes by what the slot says where that is older than what we asked for.
-	 */
-	if (data->end_lsn <= last_commit_end)
-	{
-		if (txn != NULL)
-			txnbuf_drop(txn);
-		return;
-	}
-	last_commit_end = data->end_lsn;
-
-	/* All of it was rolled back, or it was empty to begin with. */
-	if (txn == NULL)
-		return;
+	/* What errors and SKIP name it by; of a rollback only the end is known. */
+	commit_lsn = (flags & PTXN_ROLLBACK_PREPARED) ? data->end_lsn : data->lsn;
+	last_commit_end = Max(last_commit_end, data->end_lsn);
 
 	AcceptInvalidationMessages();
 	retire();
@@ -609,7 +638,7 @@ commit(TransactionId xid, const FStreamCommit *data)
 	}
 
 	/* I6 */
-	if (!XLogRecPtrIsInvalid(failed_lsn) && data->commit_lsn >= failed_lsn)
+	if (!XLogRecPtrIsInvalid(failed_lsn) && commit_lsn >= failed_lsn)
 	{
 		alone = true;
 		drain();
@@ -619,24 +648,47 @@ commit(TransactionId xid, const FStreamCommit *data)
 	csn = handed + 1;
 	ptxn = pool_txn(pool, csn);
 	ptxn->remote_xid = xid;
-	ptxn->commit_lsn = data->commit_lsn;
+	ptxn->commit_lsn = commit_lsn;
 	ptxn->end_lsn = data->end_lsn;
-	ptxn->commit_time = data->commit_time;
-	ptxn->flags = 0;
+	ptxn->commit_time = data->time;
+	ptxn->prepare_end_lsn = data->prepare_end_lsn;
+	ptxn->prepare_time = data->prepare_time;
+	ptxn->flags = flags;
 	ptxn->local_end = InvalidXLogRecPtr;
 	pg_atomic_write_u32(&ptxn->worker, 0);
-	if (!set_relations(txn, ptxn) || txn->nchanges == 0)
-		ptxn->flags |= PTXN_EMPTY;
-	else if (!XLogRecPtrIsInvalid(MySubscription->skiplsn))
+	if (txn != NULL)
+	{
+		bool		any = set_relations(txn, ptxn) && txn->nchanges > 0;
+
+		/* A prepared transaction is needed for its end, empty or not. */
+		if (!any && (flags & PTXN_PREPARE) == 0)
+			ptxn->flags |= PTXN_EMPTY;
+		txnbuf_commit(txn, ptxn);
+		set_dependencies(txn, ptxn, csn);
+#ifndef PGPARREP_SABOTAGE_NO_FINISH_WAIT
+		ptxn->wait_csn = Max(ptxn->wait_csn, last_finish);	/* I7 */
+#endif
+	}
+	else
+	{
+		ptxn->nrels = 0;
+		ptxn->chunks = InvalidDsaPointer;
+		ptxn->file = 0;
+		ptxn->nchanges = 0;
+		ptxn->wait_csn = 0;
+		last_finish = csn;
+	}
+	if ((ptxn->flags & PTXN_EMPTY) == 0 &&
+		!XLogRecPtrIsInvalid(MySubscription->skiplsn))
 		ptxn->flags |= PTXN_SKIPLSN;
-	txnbuf_commit(txn, ptxn);
-	set_dependencies(txn, ptxn, csn);
 	in_flight[csn & (POOL_RING_SIZE - 1)] = txn;
 
+	CRASH_POINT("before_hand_out");
 	handed = csn;
 	pg_write_barrier();
 	pg_atomic_write_u64(&pool->handed, csn);
 	pool_wake_idle(1);
+	CRASH_POINT("handed_out");
 
 	if (alone)
 	{
@@ -646,6 +698,33 @@ commit(TransactionId xid, const FStreamCommit *data)
 		AcceptInvalidationMessages();
 		maybe_reread_subscription_here();
 	}
+}
+
+/* A transaction has committed on the publisher. */
+static void
+commit(TransactionId xid, const FStreamCommit *data)
+{
+	TxnBuffer  *txn = txnbuf_get(xid, false);
+	FStreamPrepared end = {
+		.lsn = data->commit_lsn,
+		.end_lsn = data->end_lsn,
+		.time = data->commit_time};
+
+	/*
+	 * Applied in an earlier life, of which the publisher did not hear: it
+	 * goes by what the slot says where that is older than what we asked for.
+	 */
+	if (data->end_lsn <= last_commit_end)
+	{
+		if (txn != NULL)
+			txnbuf_drop(txn);
+		return;
+	}
+	last_commit_end = data->end_lsn;
+
+	/* All of it was rolled back, or it was empty to begin with. */
+	if (txn != NULL)
+		hand_out(xid, txn, 0, &end);
 }
 
 static void
@@ -696,6 +775,13 @@ take_change(TransactionId xid, const FStreamFrame *frame)
 	int			nkeys;
 	char	   *body;
 
+#ifdef PGPARREP_SABOTAGE_DROP_MESSAGE
+	static int	taken = 0;
+
+	if (++taken % 100000 == 0)
+		return;
+#endif
+
 	if (!fstream_get_row(frame, &row))
 		protocol_violation("A change of a row is malformed.");
 	rel = streamrel_lookup(row.relid);
@@ -717,6 +803,7 @@ take_frame(const FStreamFrame *frame)
 	TransactionId xid = frame->xid;
 	FStreamCommit commit_data;
 	FStreamAbort abort_data;
+	FStreamPrepared prepared;
 	TxnBuffer  *txn;
 	uint32		subxid;
 
@@ -748,6 +835,26 @@ take_frame(const FStreamFrame *frame)
 			if (!fstream_get_commit(frame, &commit_data))
 				protocol_violation("A commit is malformed.");
 			commit(xid, &commit_data);
+			break;
+		case FSTREAM_BEGIN_PREPARE:
+			/* The PREPARE says it all again. */
+			break;
+		case FSTREAM_PREPARE:
+		case FSTREAM_COMMIT_PREPARED:
+		case FSTREAM_ROLLBACK_PREPARED:
+			if (!fstream_get_prepared(frame, &prepared))
+				protocol_violation("A message of two-phase commit is malformed.");
+
+			/*
+			 * Not dropped for its position, as a commit would be: a PREPARE
+			 * from before two_phase was on comes late.  The worker finds out.
+			 */
+			if (frame->type == FSTREAM_PREPARE)
+				hand_out(xid, txnbuf_get(xid, true), PTXN_PREPARE, &prepared);
+			else if (frame->type == FSTREAM_COMMIT_PREPARED)
+				hand_out(xid, NULL, PTXN_COMMIT_PREPARED, &prepared);
+			else
+				hand_out(xid, NULL, PTXN_ROLLBACK_PREPARED, &prepared);
 			break;
 		case FSTREAM_SUBXACT:
 			if (!fstream_get_subxact(frame, &subxid))

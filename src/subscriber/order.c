@@ -41,6 +41,15 @@
  * leader holds no lock that a worker can wait for while it waits for a
  * commit.
  *
+ * A prepared transaction keeps its locks until the CSN that ends it, so that a
+ * wait for one of them is a wait for that CSN, which nobody can see or break.
+ * None can be part of a cycle: whatever comes after that CSN does not begin
+ * before it is published (leader.c, I7), and what comes before has not met
+ * these locks on the publisher, which held them as long.  Where it meets them
+ * here all the same, because of a constraint that is only here or of a local
+ * session, the server's own apply waits for ever as well, until somebody ends
+ * the prepared transaction.
+ *
  *-------------------------------------------------------------------------
  */
 #include "pgparrep.h"
@@ -65,6 +74,7 @@
 #include "compat.h"
 #include "guc.h"
 #include "order.h"
+#include "serial.h"
 #include "test_points.h"
 
 /*
@@ -87,6 +97,7 @@
 static Pool *order_pool;
 static WorkerSlot *my_slot;
 static int	my_slot_no;
+static uint32 yield_table = ORDER_NO_YIELD;
 static uint32 idle_event;
 static uint32 dependency_event;
 static uint32 turn_event;
@@ -140,6 +151,24 @@ after_wait(int rc)
 }
 
 /*
+ * Does a transaction that has not been claimed change a table that is not
+ * changed by groups?  If it is claimed meanwhile, a list of relations outside of
+ * its entry may be gone by now, so that this is not looked at.
+ */
+static bool
+changes_what_is_alone(const PoolTxn *ptxn, Csn csn)
+{
+	int			nrels = *(const volatile int *) &ptxn->nrels;
+
+	if (nrels > POOL_FEW_RELS)
+		return true;
+	for (int i = 0; i < nrels; i++)
+		if (serial_alone(order_pool, ptxn->few_rels[i].table, csn))
+			return true;
+	return false;
+}
+
+/*
  * How many transactions from this one on to apply as a group.  They have not
  * been claimed, so that their entries stay as they are; unless another worker
  * claims them meanwhile, and then ours fails.
@@ -152,11 +181,8 @@ group_size(Csn first, Csn handed)
 	uint64		changes = 0;
 	int			n = 0;
 
-	/*
-	 * Each transaction has to keep its own commit time.  And without the table
-	 * of keys hardly a group would come to its end, only to be done again.
-	 */
-	if (track_commit_timestamp || !pgparrep_key_table)
+	/* Each transaction has to keep its own commit time. */
+	if (track_commit_timestamp)
 		return 1;
 
 	limit = Min(limit, pgparrep_group_transactions);
@@ -165,8 +191,10 @@ group_size(Csn first, Csn handed)
 		PoolTxn    *ptxn = pool_txn(order_pool, first + n);
 
 		changes += ptxn->nchanges;
-		if ((ptxn->flags & (PTXN_EMPTY | PTXN_SKIPLSN | PTXN_ALONE)) != 0 ||
-			ptxn->file != 0 || changes > MAX_GROUP_CHANGES)
+		if ((ptxn->flags & (PTXN_EMPTY | PTXN_SKIPLSN | PTXN_ALONE |
+							PTXN_PREPARE | PTXN_FINISH_PREPARED)) != 0 ||
+			ptxn->file != 0 || changes > MAX_GROUP_CHANGES ||
+			changes_what_is_alone(ptxn, first + n))
 			break;
 		n++;
 	}
@@ -316,14 +344,17 @@ waits_for_me(int pid, Visited *visited)
 	{
 		if (blockers[i] == MyProcPid)
 			return true;
-		/* 0 is a prepared transaction, which waits for nobody. */
+		/* 0 is a prepared transaction; see above. */
 		if (blockers[i] != 0 && waits_for_me(blockers[i], visited))
 			return true;
 	}
 	return false;
 }
 
-/* Does a worker with an earlier CSN wait for a lock of this one? */
+/*
+ * Does a worker with an earlier CSN wait for a lock of this one?  Then notes
+ * the table that it changes.
+ */
 static bool
 earlier_waits_for_me(Csn csn)
 {
@@ -360,6 +391,8 @@ earlier_waits_for_me(Csn csn)
 			visited->n = 0;
 		}
 		found = waits_for_me(slot->pid, visited);
+		if (found)
+			yield_table = pg_atomic_read_u32(&slot->table);
 	}
 	if (mcxt != NULL)
 	{
@@ -375,14 +408,25 @@ has_committed(Csn csn)
 	return pg_atomic_read_u64(&order_pool->committed) >= csn;
 }
 
+static inline uint32
+wait_event(WorkerState state)
+{
+	switch (state)
+	{
+		case WORKER_WAIT_DEPENDENCY:
+			return dependency_event;
+		case WORKER_WAIT_TURN:
+			return turn_event;
+		default:
+			return retry_event;
+	}
+}
+
 void
 order_wait(Csn csn, WorkerState state, bool in_transaction)
 {
 	volatile long timeout = FIRST_CHECK_MS;
 	Csn			mine = pg_atomic_read_u64(&my_slot->csn);
-	uint32		event = (state == WORKER_WAIT_DEPENDENCY) ? dependency_event :
-				   (state == WORKER_WAIT_TURN)		 ? turn_event :
-													   retry_event;
 
 #ifdef PGPARREP_SABOTAGE_NO_COMMIT_WAIT
 	if (state == WORKER_WAIT_TURN)
@@ -413,7 +457,7 @@ order_wait(Csn csn, WorkerState state, bool in_transaction)
 				break;
 			rc = WaitLatch(MyLatch,
 						   WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						   timeout, event);
+						   timeout, wait_event(state));
 			after_wait(rc);
 			if (rc & WL_TIMEOUT)
 			{
@@ -441,6 +485,15 @@ order_wait(Csn csn, WorkerState state, bool in_transaction)
 	}
 	PG_END_TRY();
 	order_set_state(WORKER_APPLYING);
+}
+
+uint32
+order_yield_table(void)
+{
+	uint32		table = yield_table;
+
+	yield_table = ORDER_NO_YIELD;
+	return table;
 }
 
 void

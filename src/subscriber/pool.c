@@ -11,6 +11,7 @@
  *		yet) and waits until the postmaster says that each is gone.  It does so
  *		before it gives up its place as the subscription's apply worker, so
  *		that the next leader reads a start position that nobody moves any more.
+ *		The replication origin is free by then, too.
  * I2	That code takes no heavyweight lock and needs no transaction: DROP
  *		SUBSCRIPTION waits for the leader with locks held.
  * I3	A worker slot is given back only when its process is gone.
@@ -26,6 +27,7 @@
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
+#include "replication/origin.h"
 #include "replication/worker_internal.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
@@ -35,6 +37,7 @@
 
 #include "compat.h"
 #include "pool.h"
+#include "serial.h"
 
 /* Time that workers get to leave by themselves before they are signalled. */
 #define STOP_PATIENCE_MS 100
@@ -50,6 +53,9 @@ static void
 pool_exit(int code, Datum arg)
 {
 	pool_stop();
+	/* I1: the next leader wants the origin, and the server frees it too late */
+	if (COMPAT_ORIGIN_SHARED)
+		replorigin_session_reset();
 	FileSetDeleteAll(&pool->fileset);
 	shared_free_leader_slot(leader_slot);
 }
@@ -99,6 +105,7 @@ pool_create(RepOriginId origin, const char *origin_name)
 	pg_atomic_init_u32(&pool->nworkers, 0);
 	for (int i = 0; i < POOL_RING_SIZE; i++)
 		pg_atomic_init_u32(&pool->ring[i].worker, 0);
+	serial_init(pool);
 
 	StartTransactionCommand();	/* it looks up temp_tablespaces */
 	FileSetInit(&pool->fileset);
@@ -255,6 +262,9 @@ pool_stop(void)
 {
 	int			n = pg_atomic_read_u32(&pool->nworkers);
 
+#ifdef PGPARREP_SABOTAGE_NO_FENCE
+	return;
+#endif
 	pg_atomic_write_u32(&pool->stop, 1);
 	pg_memory_barrier();
 	for (int i = 0; i < n; i++)

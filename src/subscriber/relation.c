@@ -449,13 +449,16 @@ key_is_sent(RelMap *map, RemoteRel *remote, Relation rel)
 	Bitmapset  *idkey;
 	int			i = -1;
 
+	/*
+	 * Not to be seen from the sets of columns: from 18 on that of the primary
+	 * key is there even if it is deferrable, and identifies nothing.
+	 */
+	if (!OidIsValid(compat_identity_or_primary_key(rel)))
+		return rrel->replident == REPLICA_IDENTITY_FULL;
+
 	idkey = RelationGetIndexAttrBitmap(rel, INDEX_ATTR_BITMAP_IDENTITY_KEY);
 	if (idkey == NULL)
-	{
 		idkey = RelationGetIndexAttrBitmap(rel, INDEX_ATTR_BITMAP_PRIMARY_KEY);
-		if (idkey == NULL)
-			return rrel->replident == REPLICA_IDENTITY_FULL;
-	}
 
 	while ((i = bms_next_member(idkey, i)) >= 0)
 	{

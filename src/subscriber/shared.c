@@ -169,6 +169,7 @@ shared_take_worker_slot(Oid subid)
 			pg_atomic_init_u64(&slot->wait_csn, 0);
 			pg_atomic_init_u64(&slot->csn, 0);
 			pg_atomic_init_u64(&slot->last_csn, 0);
+			pg_atomic_init_u32(&slot->table, POOL_EVERY_TABLE);
 			pg_atomic_init_u32(&slot->remote_xid, 0);
 			pg_atomic_init_u64(&slot->commit_lsn, 0);
 			pg_atomic_init_u64(&slot->transactions, 0);

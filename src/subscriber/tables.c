@@ -31,6 +31,7 @@
 #include "keyplan.h"
 #include "leader.h"
 #include "tables.h"
+#include "test_points.h"
 
 /* How often tables in initial copy are worth an empty pipeline. */
 #define SYNC_MS 1000
@@ -148,7 +149,9 @@ void
 tables_sync(XLogRecPtr received)
 {
 	last_sync_at = GetCurrentTimestamp();
+	CRASH_POINT("before_table_sync");
 	process_syncing_tables(received);
+	CRASH_POINT("table_synced");
 	if (tables_not_ready)
 		tables_stale = true;
 }

@@ -387,7 +387,7 @@ report_other_plugin(const char *slotname, const char *plugin,
 					 "on the publisher, connected to the slot's database, SELECT pg_copy_logical_replication_slot('%s', 'new_slot', false, '%s'), "
 					 "drop slot \"%s\", copy 'new_slot' back to that name and drop 'new_slot'; "
 					 "enable the subscription. "
-					 "A copied slot has lost two_phase and failover; set them again.",
+					 "A copied slot has lost failover; set it again.",
 					 slotname, PGPARREP_NAME, slotname)));
 }
 

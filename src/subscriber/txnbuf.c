@@ -39,6 +39,7 @@
 #include "compat.h"
 #include "guc.h"
 #include "streamrel.h"
+#include "test_points.h"
 #include "txnbuf.h"
 
 /*
@@ -81,12 +82,12 @@ typedef struct FreeChunks
 static Pool *buf_pool;
 static dsa_area *buf_area;
 static MemoryContext buf_mcxt;
+static MemoryContext txn_mcxt;	/* of the TxnBuffers, and nothing else */
 static ResourceOwner buf_owner; /* of files while they are open */
 static remotetxn_hash *txns;
 static TxnBuffer *last_txn;		/* of the last lookup */
 static dlist_head cached = DLIST_STATIC_INIT(cached);	/* oldest first */
 static dlist_head spilled = DLIST_STATIC_INIT(spilled);
-static dlist_head unused = DLIST_STATIC_INIT(unused);
 static uint64 ncached;
 static uint64 nspilled;
 static Size uncommitted_bytes;	/* allocated by what has not committed */
@@ -103,6 +104,11 @@ txnbuf_init(Pool *pool, dsa_area *area)
 	buf_mcxt = AllocSetContextCreate(TopMemoryContext,
 									 "pgparrep transactions",
 									 ALLOCSET_DEFAULT_SIZES);
+
+	/* Gives memory back when few are left of what have been thousands. */
+	txn_mcxt = SlabContextCreate(TopMemoryContext,
+								 "pgparrep transaction buffers",
+								 SLAB_DEFAULT_BLOCK_SIZE, sizeof(TxnBuffer));
 	buf_owner = ResourceOwnerCreate(NULL, "pgparrep spill files");
 	txns = remotetxn_create(buf_mcxt, 1024, NULL);
 }
@@ -287,6 +293,7 @@ spill(TxnBuffer *txn)
 		nspilled++;
 	}
 
+	CRASH_POINT("before_spill");
 	CurrentResourceOwner = buf_owner;
 	file = spill_open(txn, create);
 	if (!create &&
@@ -316,6 +323,7 @@ spill(TxnBuffer *txn)
 	}
 	BufFileClose(file);
 	CurrentResourceOwner = oldowner;
+	CRASH_POINT("spilled");
 
 	freed = chunks_free(txn->first);
 	txn->allocated -= freed;
@@ -347,10 +355,7 @@ txnbuf_get(TransactionId xid, bool create)
 	if (found)
 		return (last_txn = entry->buf);
 
-	if (dlist_is_empty(&unused))
-		txn = MemoryContextAlloc(buf_mcxt, sizeof(TxnBuffer));
-	else
-		txn = dlist_container(TxnBuffer, node, dlist_pop_head_node(&unused));
+	txn = MemoryContextAlloc(txn_mcxt, sizeof(TxnBuffer));
 	memset(txn, 0, sizeof(*txn));
 	txn->xid = xid;
 	txn->first = txn->last = InvalidDsaPointer;
@@ -595,9 +600,9 @@ forget(TxnBuffer *txn)
 	uncommitted_bytes -= txn->allocated;
 }
 
-/* Gives back what a buffer holds besides its place in a list. */
+/* The buffer is in no list any more. */
 static void
-recycle(TxnBuffer *txn)
+free_buffer(TxnBuffer *txn)
 {
 	chunks_free(txn->first);
 	if (txn->file != 0)
@@ -610,7 +615,7 @@ recycle(TxnBuffer *txn)
 		pfree(txn->subxacts);
 	if (txn->keys)
 		pfree(txn->keys);
-	dlist_push_head(&unused, &txn->node);
+	pfree(txn);
 }
 
 /*
@@ -635,7 +640,7 @@ void
 txnbuf_drop(TxnBuffer *txn)
 {
 	forget(txn);
-	recycle(txn);
+	free_buffer(txn);
 }
 
 /* The transaction has been applied. */
@@ -643,7 +648,7 @@ void
 txnbuf_release(TxnBuffer *txn)
 {
 	committed_bytes -= txn->allocated;
-	recycle(txn);
+	free_buffer(txn);
 }
 
 uint64

@@ -29,7 +29,11 @@
  *		looks at other rows sees what a serial apply would show.  Within a
  *		group a change has its turn when the group has: all before it are
  *		committed or part of the group, and visible either way.
- * I7	Whatever reads other rows is run in READ COMMITTED and by session
+ * I7	A PREPARE is made known only after the local transaction is prepared and
+ *		let go of, since its end may be in the hands of another worker.
+ *		Both a PREPARE and an end can be repeated: whether they are done is seen
+ *		from the prepared transaction and from the origin.
+ * I8	Whatever reads other rows is run in READ COMMITTED and by session
  *		settings that do not depend on the database or role.
  *
  *-------------------------------------------------------------------------
@@ -38,6 +42,7 @@
 
 #include "access/htup_details.h"
 #include "access/table.h"
+#include "access/twophase.h"
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/indexing.h"
@@ -65,6 +70,8 @@
 #include "apply.h"
 #include "compat.h"
 #include "order.h"
+#include "serial.h"
+#include "test_points.h"
 #include "txnbuf.h"
 #include "worker.h"
 
@@ -121,10 +128,12 @@ worker_wait_turn(void)
 void
 worker_require_alone(void)
 {
-	if (my_csn != my_last_csn)
-		ereport(ERROR,
-				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-				 errmsg("remote transaction cannot be applied together with others")));
+	if (my_csn == my_last_csn)
+		return;
+	serial_note_alone(pool, pg_atomic_read_u32(&slot->table), my_csn);
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+			 errmsg("remote transaction cannot be applied together with others")));
 }
 
 static void
@@ -141,6 +150,30 @@ clear_origin_at_exit(int code, Datum arg)
 	clear_origin();
 }
 
+/* At the turn, just before the record that moves the origin. */
+static void
+set_origin(void)
+{
+	if (!COMPAT_ORIGIN_SHARED && !has_baton)
+	{
+		compat_origin_setup(pool->origin, pool->leader_pid);
+		has_baton = true;
+	}
+	/* my_txn is the last of a group by now */
+	replorigin_session_origin_lsn = my_txn->end_lsn;
+	replorigin_session_origin_timestamp = my_txn->commit_time;
+}
+
+static void
+give_up_baton(void)
+{
+	if (has_baton)
+	{
+		replorigin_session_reset();
+		has_baton = false;
+	}
+}
+
 static void
 xact_callback(XactEvent event, void *arg)
 {
@@ -149,6 +182,7 @@ xact_callback(XactEvent event, void *arg)
 	switch (event)
 	{
 		case XACT_EVENT_PRE_COMMIT:
+		case XACT_EVENT_PRE_PREPARE:
 #ifndef PGPARREP_SABOTAGE_NO_COMMIT_WAIT
 			Assert(order_at_turn(my_csn));
 #endif
@@ -157,35 +191,35 @@ xact_callback(XactEvent event, void *arg)
 				ereport(ERROR,
 						(errcode(ERRCODE_ADMIN_SHUTDOWN),
 						 errmsg("apply worker is stopping")));
-			if (!COMPAT_ORIGIN_SHARED)
-			{
-				compat_origin_setup(pool->origin, pool->leader_pid);
-				has_baton = true;
-			}
-			/* my_txn is the last of a group by now */
-			replorigin_session_origin_lsn = my_txn->end_lsn;
-			replorigin_session_origin_timestamp = my_txn->commit_time;
+			set_origin();
 			XactLastCommitEnd = InvalidXLogRecPtr;
+			CRASH_POINT("before_commit");
 			break;
+		case XACT_EVENT_PREPARE:
+			give_up_baton();
+			clear_origin();
+			applying = false;
+			break;				/* I7: made known by attempt() */
 		case XACT_EVENT_COMMIT:
-			if (has_baton)
-			{
-				replorigin_session_reset();
-				has_baton = false;
-			}
+			CRASH_POINT("commit_record_written");
+			give_up_baton();
 			clear_origin();
 			for (Csn csn = my_csn; csn <= my_last_csn; csn++)
 				pool_txn(pool, csn)->local_end = XactLastCommitEnd;
 			applying = false;
 			published = true;
+			CRASH_POINT("origin_advanced");
 			order_publish(my_csn, my_last_csn);
+			CRASH_POINT("commit_known");
 			break;
 		case XACT_EVENT_ABORT:
-			if (has_baton)
-			{
-				replorigin_session_reset();
-				has_baton = false;
-			}
+#ifdef PGPARREP_SABOTAGE_ROLLBACK_MOVES_ORIGIN
+			/* what servers from 16 on do with an origin LSN that is set early */
+			set_origin();
+			replorigin_session_advance(my_txn->end_lsn, InvalidXLogRecPtr);
+			clear_origin();
+#endif
+			give_up_baton();
 			applying = false;
 			break;
 		default:
@@ -279,14 +313,6 @@ clear_skip_lsn(void)
 	PopActiveSnapshot();
 }
 
-static TxnRel *
-transaction_relations(void)
-{
-	if (my_txn->nrels <= POOL_FEW_RELS)
-		return my_txn->few_rels;
-	return dsa_get_address(area, my_txn->rels);
-}
-
 /* Tells apply.c the versions that the transaction uses. */
 static void
 define_relations(const TxnRel *rels)
@@ -321,20 +347,73 @@ forget_relations(void)
 		apply_forget_relation(known_versions[--nknown_versions]);
 }
 
-static inline bool
-applies(const TxnRel *rels, uint32 version)
+static inline const TxnRel *
+find_relation(const TxnRel *rels, uint32 version)
 {
 	for (int i = 0; i < my_txn->nrels; i++)
 		if (rels[i].version == version)
-			return rels[i].apply;
+			return &rels[i];
+	return NULL;
+}
+
+/* Before a change of another table than the last change's: see serial.c. */
+static void
+begin_table(Csn csn, const TxnRel *rel)
+{
+	pg_atomic_write_u32(&slot->table, rel->table);
+	if (at_turn)
+		return;
+	if (serial_applies(pool, POOL_EVERY_TABLE, csn))
+		worker_wait_turn();
+	else if (rel->behind != 0 && csn - rel->behind < my_csn &&
+			 serial_applies(pool, rel->table, csn))
+		order_wait(csn - rel->behind, WORKER_WAIT_DEPENDENCY, true);
+}
+
+static bool
+uses_table(uint32 table)
+{
+	for (Csn csn = my_csn; csn <= my_last_csn; csn++)
+	{
+		PoolTxn    *txn = pool_txn(pool, csn);
+		const TxnRel *rels = pool_txn_rels(txn, area);
+
+		for (int i = 0; i < txn->nrels; i++)
+			if (rels[i].table == table)
+				return true;
+	}
 	return false;
+}
+
+/*
+ * An attempt that did not begin at its turn has come to nothing.  Has it to do
+ * with a table?  Where an earlier transaction waits for a lock of ours, it is
+ * the table that the other one changes, and else the one that we do.
+ */
+static void
+note_trouble(int sqlstate)
+{
+	uint32		table = order_yield_table();
+
+	if (table == ORDER_NO_YIELD)
+	{
+		/* Of these, only deadlocks and lock timeouts. */
+		if (shared_is_transient(sqlstate) &&
+			sqlstate != ERRCODE_T_R_DEADLOCK_DETECTED &&
+			sqlstate != ERRCODE_LOCK_NOT_AVAILABLE)
+			return;
+		table = pg_atomic_read_u32(&slot->table);
+	}
+	else if (!uses_table(table))
+		table = POOL_EVERY_TABLE;
+	serial_note_trouble(pool, table, my_csn);
 }
 
 /* Applies the changes; returns how many there were. */
 static uint64
-apply_changes(void)
+apply_changes(Csn csn)
 {
-	const TxnRel *rels = transaction_relations();
+	const TxnRel *rels = pool_txn_rels(my_txn, area);
 	uint32		last_version = 0;
 	bool		last_applies = false;
 	uint64		n = 0;
@@ -359,8 +438,17 @@ apply_changes(void)
 			uint32		nrels = 0;
 
 			for (uint32 i = 0; i < body->nrels; i++)
-				if (applies(rels, body->versions[i]))
-					body->versions[nrels++] = body->versions[i];
+			{
+				const TxnRel *rel = find_relation(rels, body->versions[i]);
+
+				if (rel == NULL || !rel->apply)
+					continue;
+				begin_table(csn, rel);
+				body->versions[nrels++] = body->versions[i];
+			}
+			last_version = 0;
+			if (nrels > 1)
+				pg_atomic_write_u32(&slot->table, POOL_EVERY_TABLE);
 			if (nrels > 0)
 				apply_truncate(nrels, body->versions, body->flags);
 		}
@@ -368,8 +456,12 @@ apply_changes(void)
 		{
 			if (rec->version != last_version)
 			{
+				const TxnRel *rel = find_relation(rels, rec->version);
+
 				last_version = rec->version;
-				last_applies = applies(rels, last_version);
+				last_applies = rel != NULL && rel->apply;
+				if (last_applies)
+					begin_table(csn, rel);
 			}
 			if (!last_applies)
 				continue;
@@ -392,6 +484,69 @@ describe(ApplyTxn *txn)
 }
 
 /*
+ * The server's name for the local prepared transaction, so that its own apply
+ * worker can take over in between, and its commands know that there is one.
+ */
+static const char *
+local_gid(void)
+{
+	static char gid[GIDSIZE];
+
+	snprintf(gid, sizeof(gid), "pg_gid_%u_%u", pool->subid, my_txn->remote_xid);
+	return gid;
+}
+
+/* The publisher's message that ends what is in work, for errors. */
+static const char *
+message_type(void)
+{
+	if (my_txn->flags & PTXN_PREPARE)
+		return "PREPARE";
+	if (my_txn->flags & PTXN_COMMIT_PREPARED)
+		return "COMMIT PREPARED";
+	if (my_txn->flags & PTXN_ROLLBACK_PREPARED)
+		return "ROLLBACK PREPARED";
+	return "COMMIT";
+}
+
+/* Prepares the local transaction. */
+static void
+prepare(void)
+{
+	/* Only a transaction block can be prepared. */
+	BeginTransactionBlock();
+	CommitTransactionCommand();
+	(void) PrepareTransactionBlock(local_gid());
+	CommitTransactionCommand();
+}
+
+/* Commits or rolls back a local prepared transaction. */
+static void
+finish_prepared(void)
+{
+	const char *gid = local_gid();
+	bool		commit = (my_txn->flags & PTXN_COMMIT_PREPARED) != 0;
+	bool		there;
+
+	/*
+	 * A rollback may be of what was prepared before two_phase was on, which
+	 * has not been sent.  A commit that is not there is an error, unless it
+	 * has been made already.
+	 */
+	if (commit)
+		there = replorigin_get_progress(pool->origin, false) < my_txn->end_lsn;
+	else
+		there = LookupGXact(gid, my_txn->prepare_end_lsn, my_txn->prepare_time);
+
+	if (there)
+	{
+		order_exit_if_stopped();
+		set_origin();
+		FinishPreparedTransaction(gid, commit);
+	}
+}
+
+/*
  * One attempt at the transaction, or the group; false if there has to be
  * another.
  */
@@ -406,18 +561,30 @@ attempt(void)
 	{
 		ApplyTxn	txn;
 		uint64		n = 0;
+		bool		to_prepare;
+		bool		clear_skip;
 
 		SetCurrentStatementStartTimestamp();
 		StartTransactionCommand();
 		applying = true;
+		pg_atomic_write_u32(&slot->table, POOL_EVERY_TABLE);
 		reread_subscription();
 		at_turn = false;
 		began_at_turn = worker_at_turn();
 
 		my_txn = pool_txn(pool, my_csn);
 		describe(&txn);
-		if ((my_txn->flags & PTXN_SKIPLSN) &&
-			MySubscription->skiplsn == my_txn->commit_lsn)
+		to_prepare = (my_txn->flags & PTXN_PREPARE) != 0;
+		clear_skip = (my_txn->flags & PTXN_SKIPLSN) != 0 &&
+					 !XLogRecPtrIsInvalid(MySubscription->skiplsn);
+		if (my_txn->flags & PTXN_FINISH_PREPARED)
+		{
+			/* nothing to apply, so nothing to skip */
+		}
+		else if (to_prepare &&
+				 LookupGXact(local_gid(), my_txn->end_lsn, my_txn->commit_time))
+			to_prepare = false; /* done before the connection was lost */
+		else if (clear_skip && MySubscription->skiplsn == my_txn->commit_lsn)
 		{
 			worker_wait_turn();
 			ereport(LOG,
@@ -426,33 +593,48 @@ attempt(void)
 			ereport(LOG,
 					(errmsg("logical replication completed skipping transaction at LSN %X/%X",
 							LSN_FORMAT_ARGS(my_txn->commit_lsn))));
-			clear_skip_lsn();
 		}
 		else
 		{
 			apply_begin(&txn);
-			n = apply_changes();
+			n = apply_changes(my_csn);
 			for (Csn csn = my_csn + 1; csn <= my_last_csn; csn++)
 			{
 				my_txn = pool_txn(pool, csn);
 				describe(&txn);
 				apply_next(&txn);
-				n += apply_changes();
+				n += apply_changes(csn);
 			}
 			apply_end();
-			if ((my_txn->flags & PTXN_SKIPLSN) &&
-				!XLogRecPtrIsInvalid(MySubscription->skiplsn))
-			{
-				worker_wait_turn();
-				clear_skip_lsn();
-			}
 		}
 
 		/* Not in a callback: deferred triggers come before all callbacks. */
+		CRASH_POINT("applied");
 		worker_wait_turn();
 		order_set_state(WORKER_COMMITTING);
-		apply_begin_commit(&txn);
-		CommitTransactionCommand();
+		apply_begin_commit(&txn, message_type());
+		if (to_prepare)
+			prepare();
+		else if (my_txn->flags & PTXN_FINISH_PREPARED)
+			finish_prepared();
+
+		if (to_prepare && !clear_skip)
+		{
+			published = true;
+			order_publish(my_csn, my_csn);	/* I7 */
+		}
+		else
+		{
+			if (to_prepare)
+			{
+				/* Not in what may be rolled back later. */
+				StartTransactionCommand();
+				applying = true;
+			}
+			if (clear_skip)
+				clear_skip_lsn();
+			CommitTransactionCommand();
+		}
 		apply_end_commit();
 		pg_atomic_fetch_add_u64(&slot->changes, n);
 		done = true;
@@ -473,6 +655,8 @@ attempt(void)
 
 		HOLD_INTERRUPTS();
 		QueryCancelPending = false;
+		if (!began_at_turn && pg_atomic_read_u32(&pool->stop) == 0)
+			note_trouble(sqlstate);
 		if (counts)
 			EmitErrorReport();
 		else if (began_at_turn && my_csn == my_last_csn &&
@@ -552,6 +736,10 @@ apply_transactions(Csn csn, Csn last)
 		return true;
 	}
 
+	/* Nothing to do before its turn, and then the first attempt counts. */
+	if (my_txn->flags & PTXN_FINISH_PREPARED)
+		order_wait(csn - 1, WORKER_WAIT_TURN, false);
+
 	snprintf(activity, sizeof(activity),
 			 "applying remote transaction %u, finished at %X/%X",
 			 my_txn->remote_xid, LSN_FORMAT_ARGS(my_txn->commit_lsn));
@@ -622,7 +810,7 @@ pgparrep_apply_worker_main(Datum main_arg)
 	BackgroundWorkerInitializeConnectionByOid(pool->dbid, pool->userid, 0);
 	SetConfigOption("search_path", "", PGC_SUSET, PGC_S_OVERRIDE);
 
-	/* I7 */
+	/* I8 */
 	SetConfigOption("default_transaction_isolation", "read committed",
 					PGC_SUSET, PGC_S_OVERRIDE);
 	SetConfigOption("default_transaction_read_only", "off",
