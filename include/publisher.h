@@ -120,7 +120,8 @@ typedef struct RelPlan
 	bool		user_types;
 	bool		needs_catalog;	/* formatting looks into catalogs */
 	bool		cold;			/* some column still has to warm up */
-	bool		parallel;		/* decoders can format it */
+	bool		parallel;		/* decoders can format it ... */
+	bool		costly;			/* ... and it costs more than handing over */
 	char		oldkind;		/* 'O' for REPLICA IDENTITY FULL, else 'K' */
 	TupleDesc	desc;
 	int			ncols;

@@ -242,7 +242,11 @@ do_batch(Formatter *fmt, uint64 seq, StringInfo out, MemoryContext rowcxt)
 				break;
 		}
 
-		if (out->len > shared->out_size && p < end && !ship(out, false))
+		/*
+		 * Well before it is full, so that pieces rarely end within a frame: such
+		 * ones have to be put together.
+		 */
+		if (out->len > shared->out_size / 2 && p < end && !ship(out, false))
 			return false;
 		if (must_leave())
 			return false;

@@ -700,6 +700,32 @@ plan_column(Publisher *pub, RelPlan *plan, PlanColumn *col, Form_pg_attribute at
 		pure = true;
 	}
 
+	/*
+	 * Worth a decoder's while?  What is stored is sent as fast as it is handed
+	 * over; texts may be compressed, or need conversion.
+	 */
+	switch (col->format)
+	{
+		case COL_BOOL:
+		case COL_INT2:
+		case COL_INT4:
+		case COL_INT8:
+		case COL_OID:
+			break;
+
+		case COL_NATIVE:
+			/* the elements of an array are checked */
+			if (col->native->check == NATIVE_ARRAY)
+				plan->costly = true;
+			break;
+
+		case COL_OUTPUT:
+		case COL_SEND:
+		case COL_VARTEXT:
+			plan->costly = true;
+			break;
+	}
+
 	if (col->warms_up)
 		plan->cold = true;
 	else if (!pure)
@@ -727,7 +753,7 @@ make_plan(Publisher *pub, RelPlan *plan)
 
 	plan->kind = PLAN_IGNORE;
 	plan->pubinsert = plan->pubupdate = plan->pubdelete = false;
-	plan->user_types = plan->needs_catalog = plan->cold = false;
+	plan->user_types = plan->needs_catalog = plan->cold = plan->costly = false;
 	plan->parallel = pub->has_decoders;
 	plan->ncols = 0;
 	plan->sent = NULL;

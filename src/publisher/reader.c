@@ -41,6 +41,7 @@
 #include "access/xact.h"
 #include "access/xlogutils.h"
 #include "fstream.h"
+#include "guc.h"
 #include "libpq/pqformat.h"
 #include "publisher.h"
 #include "replication/decode.h"
@@ -240,7 +241,7 @@ send_row(Publisher *pub, PubTxn *txn, TransactionId xid, RelPlan *plan,
 		txn_note_sub(pub, txn, xid);
 	ring_count_streamed();
 
-	if (pub->behind && plan->parallel)
+	if (pub->behind && plan->parallel && (plan->costly || pgparrep_force_decoders))
 	{
 		bundle_require(pub, plan->sent, &plan->bundle);
 		sender_name_subxact(pub, txn, xid);

@@ -3,11 +3,11 @@
  * ring.c
  *	  The walsender's side of parallel decoders: the ring of batches.
  *
- * While the reader is behind, rows that decoders can format are not formatted
- * but copied into a batch, and with them, as they are, the frames that have
- * collected in between.  A full batch is published; decoders claim published
- * batches in order; the walsender collects their output, in order, and sends
- * it.  So the stream is, in this order:
+ * While the reader is behind, rows that decoders can format, and that are costly
+ * to format, are not formatted but copied into a batch, and with them, as they
+ * are, the frames that have collected in between.  A full batch is published;
+ * decoders claim published batches in order; the walsender collects their output,
+ * in order, and sends it.  So the stream is, in this order:
  *
  *		sent | batches [tail, head) | the open batch | the sender's own batch
  *
