@@ -32,6 +32,7 @@ for ($publisher, $subscriber)
 		CREATE TABLE t (id bigserial PRIMARY KEY, path text, pad text);
 		CREATE TABLE nokey (path text)});
 }
+# sessions must not wait for each other, or the test would for both
 $publisher->safe_psql('postgres', q{
 	CREATE FUNCTION put(p text) RETURNS void LANGUAGE plpgsql AS $$
 	DECLARE r float := random();
@@ -41,9 +42,9 @@ $publisher->safe_psql('postgres', q{
 		ELSIF r < 0.6 THEN
 			INSERT INTO nokey VALUES (p);
 		ELSIF r < 0.7 THEN
-			UPDATE t SET path = path || '+' WHERE id = (SELECT max(id) FROM t);
+			UPDATE t SET path = path || '+' WHERE id = (SELECT id FROM t ORDER BY id DESC LIMIT 1 FOR UPDATE SKIP LOCKED);
 		ELSIF r < 0.8 THEN
-			DELETE FROM t WHERE id = (SELECT max(id) FROM t);
+			DELETE FROM t WHERE id = (SELECT id FROM t ORDER BY id DESC LIMIT 1 FOR UPDATE SKIP LOCKED);
 		END IF;
 	END $$;
 	CREATE FUNCTION nest(p text, depth int) RETURNS void LANGUAGE plpgsql AS $$
