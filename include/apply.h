@@ -52,6 +52,13 @@ extern void apply_init(const char *origin_name);
  */
 extern void apply_define_relation(uint32 version, const char *body, int len);
 extern bool apply_knows_relation(uint32 version);
+
+/*
+ * The table that the following changes of a known relation are meant for.  If
+ * the one of that name is another, they raise
+ * ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE.
+ */
+extern void apply_expect_relation(uint32 version, Oid relid);
 extern void apply_forget_relation(uint32 version);
 
 extern void apply_begin(const ApplyTxn *txn);

@@ -122,6 +122,7 @@ typedef struct RemoteRel
 	RemoteTuple oldtup;			/* of the message being applied */
 	RemoteTuple newtup;
 
+	Oid			expected;		/* table that changes are meant for */
 	RelMap	   *map;			/* of the table of that name, or NULL */
 	struct Target *target;		/* if open in this transaction */
 } RemoteRel;
@@ -179,6 +180,7 @@ extern void apply_count_missing(void);
 /* relation.c */
 extern void relation_init(void);
 extern RemoteRel *relation_lookup(uint32 version);
+extern void relation_check_expected(RemoteRel *remote, Relation rel);
 extern Relation relation_open_local(RemoteRel *remote, LOCKMODE lockmode);
 extern RelMap *relation_map_partition(RemoteRel *remote, Relation rel);
 extern void relation_check_updatable(RemoteRel *remote, RelMap *map,

@@ -131,6 +131,7 @@ typedef struct TxnRel
 	bool		apply;			/* false: table sync takes care of it */
 	uint16		table;			/* number of the local table, see serial.h */
 	int			len;
+	Oid			relid;			/* the table that "apply" is about, or invalid */
 	uint16		behind;			/* CSNs since its last change; 0: long ago */
 	dsa_pointer body;			/* body of the relation message */
 } TxnRel;

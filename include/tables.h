@@ -21,9 +21,10 @@ extern bool tables_in_copy(void);
 
 /*
  * Should a transaction's changes of a relation be applied, or does table sync
- * take care of them?  Asked when the transaction is handed out.
+ * take care of them?  Asked when the transaction is handed out.  The answer is
+ * about the local table *relid, which is invalid if there is none of that name.
  */
-extern bool tables_apply(RelVersion *rel, TransactionId xid,
+extern bool tables_apply(RelVersion *rel, TransactionId xid, Oid *relid,
 						 XLogRecPtr commit_lsn);
 
 /*

@@ -274,6 +274,7 @@ apply_change(uint32 version, char type, char *body, int len)
 		else
 			target_open(remote, rel);
 	}
+	relation_check_expected(remote, rel);
 
 	if (type != LOGICAL_REP_MSG_INSERT)
 		relation_check_updatable(remote, remote->map, rel);
@@ -361,6 +362,7 @@ apply_truncate(int nrels, const uint32 *versions, uint8 flags)
 		Relation	rel = relation_open_local(remote, AccessExclusiveLock);
 		Oid			relid = RelationGetRelid(rel);
 
+		relation_check_expected(remote, rel);
 		check_privileges(rel, ACL_TRUNCATE);
 		rels = lappend(rels, rel);
 		relids = lappend_oid(relids, relid);

@@ -541,7 +541,7 @@ set_relations(TxnBuffer *txn, PoolTxn *ptxn)
 		rels[i].version = rel->version;
 		rels[i].len = rel->len;
 		rels[i].body = rel->body;
-		rels[i].apply = tables_apply(rel, txn->xid, ptxn->commit_lsn);
+		rels[i].apply = tables_apply(rel, txn->xid, &rels[i].relid, ptxn->commit_lsn);
 		any |= rels[i].apply;
 	}
 	return any;

@@ -208,6 +208,12 @@ apply_knows_relation(uint32 version)
 }
 
 void
+apply_expect_relation(uint32 version, Oid relid)
+{
+	relation_lookup(version)->expected = relid;
+}
+
+void
 apply_forget_relation(uint32 version)
 {
 	HASH_SEQ_STATUS status;
@@ -311,6 +317,21 @@ relation_open_local(RemoteRel *remote, LOCKMODE lockmode)
 		build_map(remote->map, remote, rel, false);
 
 	return rel;
+}
+
+/*
+ * Raises an error if the table is not the one that the leader has decided about.
+ * The next leader decides again.
+ */
+void
+relation_check_expected(RemoteRel *remote, Relation rel)
+{
+	if (unlikely(RelationGetRelid(rel) != remote->expected))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("logical replication target relation \"%s.%s\" was created while a change of it was on its way",
+						remote->rel->nspname, remote->rel->relname),
+				 errdetail("Whether the table is part of the subscription was not known when the change was received.")));
 }
 
 /* The map of a partition, which is open and locked. */

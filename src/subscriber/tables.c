@@ -15,6 +15,9 @@
  *		by the state of the table and the LSN of the commit record, when the
  *		transaction is handed out.  Workers do not look at states.  With I1 no
  *		state changes between a decision and the commit.
+ * I3	The decision is about a table, not about its name.  A worker that finds
+ *		another one of that name, or one where there was none, must not apply
+ *		anything to it: its rows are the initial copy's affair.
  *
  *-------------------------------------------------------------------------
  */
@@ -82,18 +85,17 @@ tables_in_copy(void)
  * until a row of pg_subscription_rel changes.
  */
 bool
-tables_apply(RelVersion *rel, TransactionId xid, XLogRecPtr commit_lsn)
+tables_apply(RelVersion *rel, TransactionId xid, Oid *relid, XLogRecPtr commit_lsn)
 {
-	Oid			relid = keyplan_localoid(rel, xid);
-
-	/* Not there, or locked: the worker finds out, or knows better. */
-	if (!OidIsValid(relid))
+	/* Not there, or locked? */
+	*relid = keyplan_localoid(rel, xid);
+	if (!OidIsValid(*relid))
 	{
 		leader_start_tx();
-		relid = keyplan_find_relation(rel);
+		*relid = keyplan_find_relation(rel);
 		leader_commit_tx();
-		if (!OidIsValid(relid))
-			return true;
+		if (!OidIsValid(*relid))
+			return true;		/* the worker will complain (I3) */
 	}
 
 	if (rel->state != SUBREL_STATE_READY || !OidIsValid(rel->localoid))
@@ -102,7 +104,7 @@ tables_apply(RelVersion *rel, TransactionId xid, XLogRecPtr commit_lsn)
 		char		state;
 
 		leader_start_tx();
-		state = GetSubscriptionRelState(MySubscription->oid, relid, &statelsn);
+		state = GetSubscriptionRelState(MySubscription->oid, *relid, &statelsn);
 		leader_commit_tx();
 		rel->state = state;
 		rel->statelsn = statelsn;

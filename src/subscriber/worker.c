@@ -444,6 +444,7 @@ apply_changes(Csn csn)
 				if (rel == NULL || !rel->apply)
 					continue;
 				begin_table(csn, rel);
+				apply_expect_relation(rel->version, rel->relid);
 				body->versions[nrels++] = body->versions[i];
 			}
 			last_version = 0;
@@ -461,7 +462,10 @@ apply_changes(Csn csn)
 				last_version = rec->version;
 				last_applies = rel != NULL && rel->apply;
 				if (last_applies)
+				{
 					begin_table(csn, rel);
+					apply_expect_relation(rel->version, rel->relid);
+				}
 			}
 			if (!last_applies)
 				continue;
