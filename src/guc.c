@@ -68,8 +68,8 @@ guc_init(void)
 	DefineCustomIntVariable("pgparrep.decode_buffer",
 							"Memory for records in flight that a subscription allows its publisher's decoders.",
 							"0 leaves it to the publisher: half a megabyte for each of the batches, two "
-							"per decoder. Too low: rows do not fit into a batch and are not decoded in "
-							"parallel. Takes effect at the next connection.",
+							"per decoder and two more. Too low: rows do not fit into a batch and are not "
+							"decoded in parallel. Takes effect at the next connection.",
 							&pgparrep_decode_buffer,
 							0, 0, MAX_MEMORY_OPTION_MB,
 							PGC_SIGHUP, GUC_UNIT_MB,

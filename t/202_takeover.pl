@@ -204,13 +204,12 @@ $publisher->safe_psql('postgres',
 	"SELECT pg_copy_logical_replication_slot('s', 'new_slot', false, 'pgparrep')"
 );
 $publisher->safe_psql('postgres', "UPDATE t SET b = 'between'");
-$publisher->safe_psql('postgres', "SELECT pg_drop_replication_slot('s')");
-$publisher->safe_psql('postgres',
-	"SELECT pg_copy_logical_replication_slot('new_slot', 's')");
-$publisher->safe_psql('postgres', "SELECT pg_drop_replication_slot('new_slot')");
+sub_sql("ALTER SUBSCRIPTION s SET (slot_name = 'new_slot')");
 $from = -s $publisher->logfile;
 sub_sql('ALTER SUBSCRIPTION s ENABLE');
-ok(wait_for_text($publisher, $parallel_start, $from),
+$publisher->safe_psql('postgres', "SELECT pg_drop_replication_slot('s')");
+ok( wait_for_text(
+		$publisher, qr/<s> LOG:  received replication command: START_REPLICATION SLOT "new_slot"[^\n]*'extreme'/, $from),
 	'parallel with the converted slot');
 sub_sql('ALTER SUBSCRIPTION s SET (worker_number = 1)');
 ok( $subscriber->poll_query_until('postgres',

@@ -383,12 +383,13 @@ report_other_plugin(const char *slotname, const char *plugin,
 			 errdetail("%s is %d, but parallel apply needs a slot with output plugin \"%s\".",
 					   explicit ? "worker_number" : "pgparrep.default_worker_number",
 					   worker_number, PGPARREP_NAME),
-			 errhint("Create the subscription anew, or convert the slot: disable the subscription; "
-					 "on the publisher, connected to the slot's database, SELECT pg_copy_logical_replication_slot('%s', 'new_slot', false, '%s'), "
-					 "drop slot \"%s\", copy 'new_slot' back to that name and drop 'new_slot'; "
-					 "enable the subscription. "
-					 "A copied slot has lost failover; set it again.",
-					 slotname, PGPARREP_NAME, slotname)));
+			 errhint("Convert the slot: ALTER SUBSCRIPTION %s DISABLE; "
+					 "on the publisher, connected to the slot's database, SELECT pg_copy_logical_replication_slot('%s', 'new_slot', false, '%s'); "
+					 "here, ALTER SUBSCRIPTION %s SET (slot_name = 'new_slot'), and ENABLE; "
+					 "on the publisher, SELECT pg_drop_replication_slot('%s'). "
+					 "The copy is not a failover slot. Or create the subscription anew.",
+					 quote_identifier(MySubscription->name), slotname, PGPARREP_NAME,
+					 quote_identifier(MySubscription->name), slotname)));
 }
 
 static bool
