@@ -14,7 +14,7 @@ use Time::HiRes qw(time);
 plan skip_all => 'needs /proc' unless -r '/proc/self/status';
 
 my $bound = 8;					# MB
-my $megabytes = $ENV{PGPARREP_TEST_MEGABYTES} || 1000;
+my $megabytes = $ENV{PGPARREP_TEST_MEGABYTES} || 2000;
 my $rows = $megabytes * 10;
 my $node = publisher_node('publisher', max_wal_size => '4GB', autovacuum => 'off');
 
