@@ -2,9 +2,9 @@
 #
 # A row filter that fails stops the stream at the transaction's commit, at each
 # attempt, until it is repaired.  What was held for the transaction then, rows of
-# ON CONFLICT, out-of-line values and rows before them, has to go with the attempt: a client
-# that tries for a night must not fill the publisher's memory.  Both a walsender
-# and a session that calls the SQL functions go on after the error.
+# ON CONFLICT and out-of-line values, has to go with the attempt: a client that
+# tries for a night must not fill the publisher's memory.  Both a walsender and a
+# session that calls the SQL functions go on after the error.
 use strict;
 use warnings FATAL => 'all';
 
