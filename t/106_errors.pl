@@ -207,6 +207,29 @@ for (1 .. 2)
 	like($@, qr/division by zero/, 'with the reason');
 }
 
+# An error that decoders have yet to report is not raised within a replay: between the
+# out-of-line chunks of a subtransaction and the end of their row, the server's cleanup
+# reads memory that it has freed.
+sql(q{
+	CREATE TABLE q (id int PRIMARY KEY, v text);
+	ALTER TABLE q ALTER v SET STORAGE EXTERNAL;
+	CREATE PUBLICATION pq FOR TABLE t, q WHERE (id > 0);
+});
+slots('replay');
+{
+	my ($in, $out) = ('', '');
+	my $h = IPC::Run::start([ 'psql', '-XqAt', '-d', $node->connstr('utf8'), '-f', '-' ],
+		'<', \$in, '>', \$out, '2>', \my $err);
+	$in .= "BEGIN; SAVEPOINT a; INSERT INTO q VALUES (60, repeat('x', 100000)); SELECT 'ready';\n";
+	$h->pump until $out =~ /ready/;
+	sql(q{INSERT INTO t VALUES (61, '€')});
+	$in .= "COMMIT;\n";
+	$h->finish;
+	ok(!eval { receive('replay', \%latin1, publication_names => 'pq'); 1 }, 'an error before a replay');
+	like($@, qr/has no equivalent in encoding "LATIN1".*relation "public\.t"/s, 'is raised there');
+	is(ids(receive('replay', {}, publication_names => 'pq')), '61 60', 'nothing is lost when the reason is gone');
+}
+
 # A publication that does not exist at this point of the WAL.
 slots('missing');
 sql('INSERT INTO t VALUES (30, NULL)');

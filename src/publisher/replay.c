@@ -216,11 +216,14 @@ static void
 begin(Publisher *pub, ReorderBufferTXN *txn)
 {
 	/*
-	 * What decoders have yet to say is raised here if it is an error.  Between
-	 * the out-of-line chunks of a subtransaction and their row, core's cleanup
-	 * after an error reads memory that it has freed.
+	 * What decoders have yet to say is raised here if it is an error, and so is
+	 * an error of theirs whose commit is in the batch.  Between the out-of-line
+	 * chunks of a subtransaction and the end of their row, core's cleanup after
+	 * an error reads memory that it has freed.
 	 */
 	ring_drain(pub);
+	if (pub->late_errors != NULL)
+		sender_flush(pub);
 
 	/* Unknown here if it made catalog changes only, or in SQL functions. */
 	pub->replay_txn = txn_get(pub, txn->xid);

@@ -507,8 +507,10 @@ format_here(Publisher *pub, Batch *batch, int failed_at)
 			uint64		known = Min(skip, len);
 
 			skip -= known;
-			take_output(pub, own.data + pub->batch_head + known, len - known, false,
-						p == end ? batch->covered : InvalidXLogRecPtr);
+			/* What lies before a frame that has come in part is with the client. */
+			if (skip == 0)
+				take_output(pub, own.data + pub->batch_head + known, len - known, false,
+							p == end ? batch->covered : InvalidXLogRecPtr);
 			resetStringInfo(&own);
 			appendStringInfoSpaces(&own, pub->batch_head);
 		}
