@@ -359,8 +359,11 @@ sub wait_for
 		return 1 if defined $out && $out eq 't';
 		usleep(50_000);
 	}
+	my $complaint = 'waited in vain for ' . ($what // $query) . '; last answer: ' . ($out // '') . ' ' . ($err // '');
+	# what a test dies of appears in its log only
+	diag($complaint);
 	diag($explanation->()) if $explanation;
-	croak 'waited in vain for ' . ($what // $query) . '; last answer: ' . ($out // '') . ' ' . ($err // '');
+	croak $complaint;
 }
 
 =item leader_pid(subscriber [, subscription]), apply_worker_pids(subscriber)
