@@ -149,6 +149,16 @@ get_settings(Settings *s)
 		s->monetary = s->monetary * 31 + (unsigned char) *p;
 }
 
+/* Since the decoders have started. */
+static bool
+settings_changed(void)
+{
+	Settings	now;
+
+	get_settings(&now);
+	return memcmp(&now, &settings, sizeof(Settings)) != 0;
+}
+
 static void
 at_exit(int code, Datum arg)
 {
@@ -472,6 +482,13 @@ format_here(Publisher *pub, Batch *batch, int failed_at)
 	BatchItem  *unexplained = NULL;
 	char	   *end = p + batch->in_len;
 	uint64		skip = sent_of_tail;
+
+	/* What we make has to fit behind what the client has already. */
+	if (skip > 0 && settings_changed())
+		ereport(ERROR,
+				(errcode(ERRCODE_OPERATOR_INTERVENTION),
+				 errmsg("form of values has changed while a decoder was leaving"),
+				 errdetail("Some of its last batch has been sent in the form of before.")));
 
 	pg_atomic_fetch_add_u64(&shared->own_batches, 1);
 
@@ -906,14 +923,11 @@ wait_for_first(void)
 void
 ring_note_page(Publisher *pub, XLogRecPtr page)
 {
-	Settings	now;
-
 	pub->behind = false;
 	if (shared == NULL)
 		return;
 
-	get_settings(&now);
-	if (memcmp(&now, &settings, sizeof(Settings)) != 0)
+	if (settings_changed())
 	{
 		restart(pub);
 		if (shared == NULL)
