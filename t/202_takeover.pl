@@ -42,6 +42,19 @@ sub applies
 }
 
 # The pid of the running apply worker.
+# From parallel to serial: the leader may still be there when the command returns,
+# and would start as one again if the number changed once more.
+sub make_serial
+{
+	my ($number) = @_;
+	my $leader = apply_pid();
+
+	sub_sql("ALTER SUBSCRIPTION s SET (worker_number = $number)");
+	ok( $subscriber->poll_query_until('postgres',
+			"SELECT count(*) = 1 FROM pg_stat_subscription WHERE subname = 's' AND pid <> $leader"),
+		"another apply worker for worker_number = $number");
+}
+
 sub apply_pid
 {
 	$subscriber->poll_query_until('postgres',
@@ -76,7 +89,7 @@ ok(wait_for_text($publisher, $parallel_start, $from), 'parallel apply starts');
 ok(count_text($publisher, $plugin_query, $from), 'after a look at the slot');
 
 # Back to serial: its slot serves the server's own apply, too.
-sub_sql('ALTER SUBSCRIPTION s SET (worker_number = 1)');
+make_serial(1);
 applies('serial on a pgparrep slot', 'serial apply from a slot of pgparrep');
 my $subscriber_from = -s $subscriber->logfile;
 $from = -s $publisher->logfile;
@@ -87,7 +100,7 @@ ok(wait_for_text($publisher, $parallel_start, $from),
 	'and the next one is parallel');
 
 # The same by the label alone.
-sub_sql('ALTER SUBSCRIPTION s SET (worker_number = 0)');
+make_serial(0);
 applies('serial again', 'serial again');
 $subscriber_from = -s $subscriber->logfile;
 $from = -s $publisher->logfile;
@@ -107,7 +120,7 @@ ok(wait_for_text($subscriber, $restart, $subscriber_from),
 	'the default ends the serial worker');
 ok(wait_for_text($publisher, $parallel_start, $from),
 	'and the next one is parallel');
-sub_sql('ALTER SUBSCRIPTION s SET (worker_number = 1)');
+make_serial(1);
 applies('own number', 'the own number is stronger');
 my $pid = apply_pid();
 set_default(6);
