@@ -34,8 +34,8 @@
 #include "miscadmin.h"
 #include "port/pg_bswap.h"
 #include "publisher.h"
-#include "test_points.h"
 #include "replication/walsender_private.h"
+#include "test_points.h"
 #include "utils/memutils.h"
 
 /*

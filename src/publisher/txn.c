@@ -4,9 +4,10 @@
  *	  The transactions that the reader has met, and their ends.
  *
  * One entry per top-level transaction with a change in our database, until
- * its commit, abort or, with two-phase decoding, PREPARE is decoded.  Which top-level transaction an xid belongs
- * to is always asked of core's reorder buffer, which learns it from the first
- * record of a subtransaction of whatever kind; the reader sees only few kinds.
+ * its commit, abort or, with two-phase decoding, PREPARE is decoded.  Which
+ * top-level transaction an xid belongs to is always asked of core's reorder
+ * buffer, which learns it from the first record of a subtransaction of
+ * whatever kind; the reader sees only few kinds.
  *
  * States:
  *	  streamed	next: queued (sticky), ended
