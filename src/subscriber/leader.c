@@ -1109,7 +1109,7 @@ pgparrep_leader_main(WalReceiverConn *connection,
 	keyplan_init();
 	txnbuf_init(pool, area);
 	depend = depend_create(KEY_TABLE_BUCKETS);
-	feedback_init(conn);
+	feedback_init(conn, start_position);
 	CacheRegisterSyscacheCallback(SUBSCRIPTIONOID, subscription_callback, (Datum) 0);
 	tables_init();
 
