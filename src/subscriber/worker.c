@@ -193,7 +193,7 @@ xact_callback(XactEvent event, void *arg)
 						 errmsg("apply worker is stopping")));
 			set_origin();
 			XactLastCommitEnd = InvalidXLogRecPtr;
-			CRASH_POINT("before_commit");
+			CRASH_POINT(event == XACT_EVENT_PRE_COMMIT ? "before_commit" : "before_prepare");
 			break;
 		case XACT_EVENT_PREPARE:
 			give_up_baton();
@@ -205,7 +205,8 @@ xact_callback(XactEvent event, void *arg)
 			give_up_baton();
 			clear_origin();
 			for (Csn csn = my_csn; csn <= my_last_csn; csn++)
-				pool_txn(pool, csn)->local_end = XactLastCommitEnd;
+				pool_txn(pool, csn)->local_end = Max(pool_txn(pool, csn)->local_end,
+													 XactLastCommitEnd);
 			applying = false;
 			published = true;
 			CRASH_POINT("origin_advanced");
@@ -513,6 +514,16 @@ message_type(void)
 	return "COMMIT";
 }
 
+/*
+ * Records of prepared transactions are on disk when they are done, but the
+ * server does not say where they end.
+ */
+static void
+note_flushed_end(void)
+{
+	my_txn->local_end = GetFlushRecPtr(NULL);
+}
+
 /* Prepares the local transaction. */
 static void
 prepare(void)
@@ -522,6 +533,8 @@ prepare(void)
 	CommitTransactionCommand();
 	(void) PrepareTransactionBlock(local_gid());
 	CommitTransactionCommand();
+	CRASH_POINT("prepared");
+	note_flushed_end();
 }
 
 /* Commits or rolls back a local prepared transaction. */
@@ -546,7 +559,10 @@ finish_prepared(void)
 	{
 		order_exit_if_stopped();
 		set_origin();
+		CRASH_POINT("before_finish");
 		FinishPreparedTransaction(gid, commit);
+		CRASH_POINT("finished");
+		note_flushed_end();
 	}
 }
 
