@@ -1,4 +1,4 @@
-# Temporary files on a full and on a slow disk, and no room for dynamic shared
+# Temporary files on a full and on a slow disk, or over a limit, and no room for dynamic shared
 # memory: an error that says what to do, at the launcher's pace; no file is
 # left; and apply goes on by itself when there is room.
 #
@@ -63,7 +63,8 @@ wait_caught_up($publisher, $subscriber);
 # at once.
 sub fails
 {
-	my ($what, $from, $error, $hint) = @_;
+	my ($what, $from, $error, $hint, $sqlstate) = @_;
+	$sqlstate //= 53100;
 	my $count = sub { my $n = () = log_since($subscriber, $from) =~ /ERROR:  $error/g; return $n; };
 
 	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
@@ -72,10 +73,10 @@ sub fails
 		usleep(100_000);
 	}
 	my $before = $count->();
-	sleep 3;
+	sleep 2;
 	cmp_ok($before, '>', 0, "$what: an error");
-	cmp_ok($count->() - $before, '<=', 4, "$what: not tried again at once");
-	like(log_since($subscriber, $from), qr/ 53100 ERROR:  $error/, "$what: its SQLSTATE");
+	cmp_ok($count->() - $before, '<=', 3, "$what: not tried again at once");
+	like(log_since($subscriber, $from), qr/ $sqlstate ERROR:  $error/, "$what: its SQLSTATE");
 	like(log_since($subscriber, $from), qr/HINT:  $hint/, "$what: a hint");
 	return;
 }
@@ -126,9 +127,20 @@ for my $limit (0, 100_000)
 	no_files("$what: no file is left");
 }
 
+$subscriber->safe_psql('postgres', q{ALTER SYSTEM SET temp_file_limit = '1kB'});
+$subscriber->reload;
+my $from = log_size($subscriber);
+change(20_000);
+fails('temp_file_limit', $from, qr/temporary file size exceeds temp_file_limit \(1kB\)/, qr/Raise temp_file_limit/, 53400);
+$subscriber->safe_psql('postgres', 'ALTER SYSTEM RESET temp_file_limit');
+$subscriber->reload;
+wait_caught_up($publisher, $subscriber);
+compare_tables($publisher, $subscriber, 'temp_file_limit: lifted');
+no_files('temp_file_limit: no file is left');
+
 # As long as it is full, nothing stays behind of what failed.
 set_disk('tmp', 100_000);
-my $from = log_size($subscriber);
+$from = log_size($subscriber);
 change(20_000);
 for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
 {
@@ -148,7 +160,7 @@ compare_tables($publisher, $subscriber, 'enabled again');
 set_disk('slow', 20_000);
 my $offset = log_size($publisher);
 $from = log_size($subscriber);
-change(60_000);
+change(25_000);
 wait_caught_up($publisher, $subscriber);
 set_disk('slow');
 compare_tables($publisher, $subscriber, 'slow');

@@ -281,7 +281,9 @@ spill_context(void *arg)
 
 	errcontext("writing to a file what has come of remote transaction %u",
 			   txn->xid);
-	if (geterrcode() == ERRCODE_DISK_FULL)
+	if (geterrcode() == ERRCODE_CONFIGURATION_LIMIT_EXCEEDED)
+		errhint("Raise temp_file_limit, which counts what is written to such a file at first; the subscription will be tried again.");
+	else if (geterrcode() == ERRCODE_DISK_FULL)
 	{
 		errdetail(UINT64_FORMAT " transactions in progress are in files; of this one the file has " UINT64_FORMAT " of " UINT64_FORMAT " bytes.",
 				  nspilled, txn->file_bytes, txn->bytes);
