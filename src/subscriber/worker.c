@@ -686,13 +686,15 @@ attempt(void)
 			ErrorData  *edata = CopyErrorData();
 
 			MemoryContextSwitchTo(oldcxt);
-			ereport(LOG,
+			/* A full disk or table is somebody's to see to; a lock is not. */
+			ereport(ERRCODE_TO_CATEGORY(sqlstate) == ERRCODE_INSUFFICIENT_RESOURCES ? WARNING : LOG,
 					(errcode(edata->sqlerrcode),
 					 errmsg("remote transaction %u, finished at %X/%X, will be tried again: %s",
 							my_txn->remote_xid,
 							LSN_FORMAT_ARGS(my_txn->commit_lsn),
 							edata->message),
-					 edata->detail ? errdetail_internal("%s", edata->detail) : 0));
+					 edata->detail ? errdetail_internal("%s", edata->detail) : 0,
+					 edata->hint ? errhint("%s", edata->hint) : 0));
 			FreeErrorData(edata);
 		}
 		AbortOutOfAnyTransaction();
