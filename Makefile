@@ -32,11 +32,12 @@ $(OBJS): $(OUR_HEADERS)
 
 # Pure logic, tested without a server: make unit
 UNIT_TESTS = $(patsubst %.c,%,$(sort $(wildcard unit/test_*.c)))
+SERVER_LIBS = -L$(pkglibdir) -L$(libdir) -lpgcommon -lpgport
 UNIT_SOURCES = src/subscriber/depend.c src/protocol/fstream.c src/protocol/native.c
 
 $(UNIT_TESTS): %: %.c unit/unit.h $(UNIT_SOURCES) $(OUR_HEADERS)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -o $@ $< $(UNIT_SOURCES) \
-		-L$(pkglibdir) -L$(libdir) -lpgcommon -lpgport
+		$(SERVER_LIBS)
 
 unit: $(UNIT_TESTS)
 	$(PROVE) --exec '' $(UNIT_TESTS)
@@ -45,15 +46,14 @@ unit: $(UNIT_TESTS)
 # fuzz" builds what fuzz/stream searches with.
 FUZZ_SOURCES = fuzz/stream.c src/protocol/fstream.c src/protocol/native.c
 FUZZ_FLAGS = -g -O1 -fno-omit-frame-pointer -fno-sanitize-recover=undefined
-FUZZ_LIBS = -L$(pkglibdir) -L$(libdir) -lpgcommon -lpgport
 
-fuzz/stream_replay: fuzz/replay.c $(FUZZ_SOURCES) $(OUR_HEADERS)
+fuzz/stream_replay: fuzz/replay.c unit/unit.h $(FUZZ_SOURCES) $(OUR_HEADERS)
 	$(CC) $(CPPFLAGS) $(CFLAGS) $(FUZZ_FLAGS) -fsanitize=address,undefined \
-		-o $@ $< $(FUZZ_SOURCES) $(FUZZ_LIBS)
+		-o $@ $< $(FUZZ_SOURCES) $(SERVER_LIBS)
 
-fuzz/stream_fuzzer: $(FUZZ_SOURCES) $(OUR_HEADERS)
+fuzz/stream_fuzzer: unit/unit.h $(FUZZ_SOURCES) $(OUR_HEADERS)
 	clang -w $(CPPFLAGS) $(FUZZ_FLAGS) -fsanitize=fuzzer,address,undefined \
-		-o $@ $(FUZZ_SOURCES) $(FUZZ_LIBS)
+		-o $@ $(FUZZ_SOURCES) $(SERVER_LIBS)
 
 replay: fuzz/stream_replay
 	fuzz/stream_replay $(sort $(wildcard fuzz/corpus/*))

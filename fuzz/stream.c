@@ -28,6 +28,7 @@
 #include "fstream.h"
 #include "mb/pg_wchar.h"
 #include "native.h"
+#include "../unit/unit.h"
 
 /* All types of natively sent values have OIDs below this. */
 #define MAX_OID 5000
@@ -43,14 +44,6 @@ static int	ntypes;
 		if (!(condition)) \
 			abort(); \
 	} while (0)
-
-#ifdef USE_ASSERT_CHECKING
-void
-ExceptionalCondition(const char *condition, COMPAT_ASSERTION_TYPE_PARAM const char *file, int line)
-{
-	abort();
-}
-#endif
 
 static void
 find_types(void)

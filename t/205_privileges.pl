@@ -7,7 +7,7 @@
 # whoever owns a table.  The same changes go to a subscriber with the server's own apply and to
 # a parallel one; each function tells who runs it.
 #
-# Whatever the pool shows of a subscription must not show its connection string, and nobody but
+# What is shown of a subscription must not show its connection string to everybody, and nobody but
 # its owner sets its label.
 
 use strict;
@@ -52,10 +52,11 @@ for my $name (sort keys %node)
 		END $$;
 		CREATE DOMAIN told AS int CHECK (tell('domain', VALUE) IS NOT NULL);
 		CREATE TABLE t (id int PRIMARY KEY, a int CHECK (tell('check', a) > 0), d told,
-			x int DEFAULT tell('default', 1) + random(), g int GENERATED ALWAYS AS (tell('generated', a)) STORED);
+			x int DEFAULT tell('default', random()::int), y int DEFAULT tell('planned', 1) + random(), g int GENERATED ALWAYS AS (tell('generated', a)) STORED);
 		CREATE INDEX ON t (tell('index', a));
 		CREATE INDEX ON t (a) WHERE tell('predicate', a) > 5;
-		CREATE TABLE rows_only (a int CHECK (tell('check', a) > 0), d told, x int DEFAULT tell('default', 1) + random());
+		CREATE TABLE rows_only (a int CHECK (tell('check', a) > 0), d told,
+			x int DEFAULT tell('default', random()::int), y int DEFAULT tell('planned', 1) + random());
 		CREATE INDEX ON rows_only (tell('index', a));
 		CREATE TRIGGER b BEFORE INSERT OR UPDATE ON rows_only FOR EACH ROW EXECUTE FUNCTION tell_row('before');
 		CREATE TRIGGER a AFTER INSERT OR UPDATE ON rows_only FOR EACH ROW EXECUTE FUNCTION tell_row('after');
@@ -65,6 +66,7 @@ for my $name (sort keys %node)
 }
 
 my $n = 0;
+my $planned = 0;
 
 sub runs_as
 {
@@ -90,6 +92,13 @@ sub runs_as
 		$told{$name} = [ sort keys %seen ];
 	}
 	note(map { "$_\n" } @{ $told{stock} });
+
+	# What is run when a default is planned is run for each row there, and seldom here.
+	my %in_stock = map { $_ => 1 } @{ $told{stock} };
+	my @planned = grep { /^planned/ } @{ $told{parallel} };
+	is_deeply([ grep { !$in_stock{$_} } @planned ], [], "$what: and so is what planning runs");
+	$planned += @planned;
+	@$_ = grep { !/^planned/ } @$_ for values %told;
 	is_deeply($told{parallel}, $told{stock}, "$what: code is run by whom the server's own apply has it run");
 	cmp_ok(scalar @{ $told{stock} }, '>=', 7, "$what: it was run");
 	return;
@@ -103,6 +112,8 @@ if ($version >= 16)
 	$node{$_}->safe_psql('postgres', "ALTER SUBSCRIPTION $_ SET (run_as_owner = false)") for keys %node;
 	runs_as('not run_as_owner');
 }
+
+cmp_ok($planned, '>', 0, 'planning ran something');
 
 # ---------- what others may do and see
 
@@ -119,14 +130,29 @@ for my $label ('', 'worker_number', 'worker_number=999', 'worker_number=2;', "wo
 	like($err, qr/ERROR:  /, 'a label that means nothing: ' . substr($label, 0, 20));
 }
 is( $parallel->safe_psql('postgres', q{SELECT label FROM pg_seclabels WHERE provider = 'pgparrep'}),
-	$parallel->safe_psql('postgres', q{SELECT 'worker_number=4'}),
+	'worker_number=4',
 	'the label is as it was');
 
-my $secret = $publisher->host;
-for my $view ('pgparrep.pg_subscription', 'pgparrep.stat_subscription', 'pgparrep.stat_apply_worker', 'pgparrep.stat_decoder')
+# As in the server's catalog: everything but the connection string.
+sub somebody
 {
-	$parallel->psql('postgres', "SELECT v::text FROM $view v", extra_params => [ '-U', 'somebody' ], stdout => \$out, stderr => \$err);
-	unlike("$out$err", qr/\Q$secret\E/, "$view shows no connection string");
+	my ($query) = @_;
+
+	$parallel->psql('postgres', $query, extra_params => [ '-U', 'somebody' ], stdout => \$out, stderr => \$err);
+	return;
+}
+somebody('SELECT subconninfo FROM pgparrep.pg_subscription');
+like($err, qr/permission denied for view pg_subscription/, 'pgparrep.pg_subscription shows no connection string');
+somebody('SELECT subname, subwkrnum FROM pgparrep.pg_subscription');
+is($out, 'parallel|4', '... and what else there is');
+
+my $secret = $publisher->host;
+like($parallel->safe_psql('postgres', 'SELECT subconninfo FROM pg_subscription'), qr/\Q$secret\E/, 'there is one');
+for my $view ('pgparrep.stat_subscription', 'pgparrep.stat_apply_worker', 'pgparrep.stat_decoder')
+{
+	somebody("SELECT v::text FROM $view v");
+	is($err, '', "$view may be read");
+	unlike($out, qr/\Q$secret\E/, "$view shows no connection string");
 }
 
 $_->stop for values %node, $publisher;

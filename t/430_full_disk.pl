@@ -67,11 +67,7 @@ sub fails
 	$sqlstate //= 53100;
 	my $count = sub { my $n = () = log_since($subscriber, $from) =~ /ERROR:  $error/g; return $n; };
 
-	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
-	{
-		last if $count->() > 0;
-		usleep(100_000);
-	}
+	$subscriber->wait_for_log(qr/ERROR:  $error/, $from);
 	my $before = $count->();
 	sleep 2;
 	cmp_ok($before, '>', 0, "$what: an error");
@@ -142,11 +138,7 @@ no_files('temp_file_limit: no file is left');
 set_disk('tmp', 100_000);
 $from = log_size($subscriber);
 change(20_000);
-for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
-{
-	last if log_since($subscriber, $from) =~ /No space left/;
-	usleep(100_000);
-}
+$subscriber->wait_for_log(qr/No space left/, $from);
 $subscriber->safe_psql('postgres', 'ALTER SUBSCRIPTION sub DISABLE');
 no_files('nothing of it on the full disk');
 set_disk('tmp');
@@ -170,16 +162,24 @@ no_files('slow: no file is left');
 
 # ---------- no dynamic shared memory
 
+sub no_shm
+{
+	my ($what, $from) = @_;
+
+	fails($what, $from, qr/could not resize shared memory segment "[^"]*" to \d+ bytes: No space left on device/,
+		qr/Make room for dynamic shared memory/);
+	set_disk('shm');
+	wait_caught_up($publisher, $subscriber);
+	compare_tables($publisher, $subscriber, "$what: room again");
+	return;
+}
+
 $from = log_size($subscriber);
 set_disk('shm', '');
 $subscriber->safe_psql('postgres', 'ALTER SYSTEM SET pgparrep.cached_changes = 1000000');
 $subscriber->reload;
 change(50_000);
-fails('shared memory for rows', $from, qr/could not resize shared memory segment "[^"]*" to \d+ bytes: No space left on device/,
-	qr/Make room for dynamic shared memory/);
-set_disk('shm');
-wait_caught_up($publisher, $subscriber);
-compare_tables($publisher, $subscriber, 'room for rows again');
+no_shm('shared memory for rows', $from);
 
 $subscriber->safe_psql('postgres', 'ALTER SUBSCRIPTION sub DISABLE');
 wait_for($subscriber, q{SELECT count(*) = 0 FROM pg_stat_subscription WHERE pid IS NOT NULL}, 'the leader to go');
@@ -187,11 +187,7 @@ $from = log_size($subscriber);
 set_disk('shm', '');
 $subscriber->safe_psql('postgres', 'ALTER SUBSCRIPTION sub ENABLE');
 change(10);
-fails('shared memory for a leader', $from, qr/could not resize shared memory segment "[^"]*" to \d+ bytes: No space left on device/,
-	qr/Make room for dynamic shared memory/);
-set_disk('shm');
-wait_caught_up($publisher, $subscriber);
-compare_tables($publisher, $subscriber, 'room for a leader again');
+no_shm('shared memory for a leader', $from);
 no_files('no file is left');
 
 $subscriber->stop;

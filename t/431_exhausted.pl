@@ -13,7 +13,6 @@ use lib $FindBin::RealBin;
 
 use EndToEnd;
 use Test::More;
-use Time::HiRes qw(usleep);
 
 plan skip_all => 'stock apply' if stock_only();
 
@@ -37,13 +36,10 @@ my $leader = leader_pid($subscriber);
 sub warns
 {
 	my ($what, $from, $message, $hint) = @_;
-	my $count = sub { my $n = () = log_since($subscriber, $from) =~ /WARNING:  remote transaction \d+, finished at \S+, will be tried again: $message/g; return $n; };
+	my $warning = qr/WARNING:  remote transaction \d+, finished at \S+, will be tried again: $message/;
+	my $count = sub { my $n = () = log_since($subscriber, $from) =~ /$warning/g; return $n; };
 
-	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
-	{
-		last if $count->() > 0;
-		usleep(100_000);
-	}
+	$subscriber->wait_for_log($warning, $from);
 	cmp_ok($count->(), '>', 0, "$what: a warning");
 	wait_for($subscriber, q{SELECT count(*) > 0 FROM pgparrep.stat_apply_worker WHERE state = 'waiting to retry'}, "$what: state of the worker");
 	sleep 4;

@@ -252,7 +252,7 @@ sub connection { my ($publisher) = @_; return $publisher->connstr . ' dbname=pos
 =item create_subscription(publisher, subscriber, %parameters)
 
 Makes publication and subscription and waits for the initial copy.  Parameters:
-worker_number (4), options (further ones), name ('sub'), publication ('pub',
+worker_number (4; undef: the server's own apply), options (further ones), name ('sub'), publication ('pub',
 made FOR ALL TABLES if missing), wait (1).
 
 =cut
@@ -262,7 +262,7 @@ sub create_subscription
 	my ($publisher, $subscriber, %p) = @_;
 	my $name = $p{name} // 'sub';
 	my $publication = $p{publication} // 'pub';
-	my $options = subscription_options($p{worker_number} // 4, $p{options});
+	my $options = subscription_options(exists $p{worker_number} ? $p{worker_number} : 4, $p{options});
 
 	$publisher->safe_psql('postgres', "CREATE PUBLICATION $publication FOR ALL TABLES")
 	  unless $publisher->safe_psql('postgres',

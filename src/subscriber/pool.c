@@ -60,7 +60,6 @@ pool_exit(int code, Datum arg)
 	shared_free_leader_slot(leader_slot);
 }
 
-/* Callback around what allocates dynamic shared memory. */
 void
 pool_memory_context(void *arg)
 {
