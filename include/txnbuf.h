@@ -38,7 +38,9 @@ typedef struct ChangeRec
 	char		type;			/* I U D T */
 	uint8		conflict;		/* Conflict */
 	uint16		nkeys;
-	Csn			wait_csn;		/* leader, at the commit; 0 in a file */
+	Csn			wait_csn;		/* at first, what was handed out when it
+								 * arrived, for eager.c; then, in memory only,
+								 * what it depends on */
 } ChangeRec;
 
 #define change_keys(rec) ((uint64 *) ((char *) (rec) + sizeof(ChangeRec)))
@@ -101,6 +103,9 @@ typedef struct TxnBuffer
 	dsa_pointer first;			/* chunks */
 	dsa_pointer last;
 
+	EagerTxn   *eager;			/* if it is applied already, or offered */
+	bool		never_eager;
+
 	SubXact    *subxacts;
 	int			nsubxacts;
 	int			maxsubxacts;
@@ -122,7 +127,7 @@ extern void txnbuf_init(Pool *pool, dsa_area *area);
 extern TxnBuffer *txnbuf_get(TransactionId xid, bool create);
 extern char *txnbuf_append(TxnBuffer *txn, char type, uint32 version,
 						   Conflict conflict, int nkeys, const uint64 *keys,
-						   uint32 len);
+						   uint32 len, Csn handed);
 extern void txnbuf_pin_relation(TxnBuffer *txn, struct RelVersion *rel);
 extern void txnbuf_subxact(TxnBuffer *txn, TransactionId subxid);
 extern void txnbuf_abort_subxact(TxnBuffer *txn, TransactionId subxid);
@@ -142,6 +147,20 @@ typedef struct TxnReader
 	Chunk	   *chunk;
 	uint32		offset;
 	BufFile    *file;
+
+	/* Of an eager transaction. */
+	EagerTxn   *eager;			/* NULL for others */
+	uint64		position;		/* of the next change */
+	uint64		file_limit;		/* to read from the file, up to here */
+	uint64		file_segment;	/* last segment that the open file has */
+	uint32		generation;		/* that "at" is of */
+	dsa_pointer at;				/* chunk to copy from next, and where */
+	uint32		at_offset;
+	char	   *batch;			/* copied from a chunk */
+	Size		batch_size;
+	uint32		batch_used;
+	uint32		batch_offset;
+
 	ChangeRec	rec;			/* header of the current change */
 	char	   *body;			/* its body, private, one spare byte behind */
 	Size		bodysize;
@@ -150,6 +169,16 @@ typedef struct TxnReader
 extern void txnread_begin(TxnReader *reader, Pool *pool, dsa_area *area,
 						  PoolTxn *ptxn);
 extern bool txnread_next(TxnReader *reader);
+
+/*
+ * The same of an eager transaction.  Here txnread_next returns false as soon
+ * as there is no more for now, and raises an error if there never will be.
+ */
+extern void txnread_begin_eager(TxnReader *reader, Pool *pool, dsa_area *area,
+								EagerTxn *eager);
+
+/* The body of a relation message, a copy that is the caller's to free. */
+extern char *txnread_relation(TxnReader *reader, const TxnRel *rel);
 extern void txnread_end(TxnReader *reader);
 extern void txnread_abort(TxnReader *reader);
 
