@@ -208,7 +208,7 @@ typedef enum EagerKind
 {
 	EAGER_FREE,					/* next, by the leader: offered */
 	EAGER_OFFERED,				/* by a worker: running; by the leader: free */
-	EAGER_RUNNING,				/* by the leader: committed, cancelled;
+	EAGER_RUNNING,	 /* by the leader: committed, cancelled;
 								 * by the worker: given up */
 	EAGER_COMMITTED,			/* has a CSN, or is about to; by the worker: free */
 	EAGER_CANCELLED,			/* by the worker: free */
@@ -216,7 +216,7 @@ typedef enum EagerKind
 } EagerKind;
 
 #define EAGER_STATE(kind, slot) ((uint32) (kind) | (uint32) (slot) << 8)
-#define EAGER_KIND(state) ((EagerKind) ((state) & 0xFF))
+#define EAGER_KIND(state) ((EagerKind) ((state) &0xFF))
 #define EAGER_SLOT(state) ((int) ((state) >> 8))
 
 typedef struct EagerTxn
@@ -241,7 +241,7 @@ typedef struct EagerTxn
 	uint32		file;			/* name of the spill file, 0 if none */
 	uint64		file_bytes;		/* of the changes, in the file */
 	uint32		generation;		/* goes up whenever chunks go */
-	dsa_pointer first;			/* chunks behind the file; leader, also
+	dsa_pointer first; /* chunks behind the file; leader, also
 								 * without the lock before it advances "bytes" */
 } EagerTxn;
 

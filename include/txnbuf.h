@@ -38,7 +38,7 @@ typedef struct ChangeRec
 	char		type;			/* I U D T */
 	uint8		conflict;		/* Conflict */
 	uint16		nkeys;
-	Csn			wait_csn;		/* at first, what was handed out when it
+	Csn wait_csn; /* at first, what was handed out when it
 								 * arrived, for eager.c; then, in memory only,
 								 * what it depends on */
 } ChangeRec;

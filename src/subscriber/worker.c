@@ -110,7 +110,7 @@ static bool began_at_turn;		/* ... and was so when the attempt began (I2) */
 static bool applying;			/* local transaction is for my_txn */
 static bool has_baton;			/* I4 */
 static bool published;			/* I5 */
-static EagerTxn *my_eager;		/* I8; NULL for other transactions.  As long
+static EagerTxn *my_eager; /* I8; NULL for other transactions.  As long
 								 * as there is no CSN, my_csn is 0 and my_txn
 								 * is NULL */
 
@@ -459,7 +459,8 @@ note_trouble(int sqlstate)
 			 sqlstate == ERRCODE_T_R_DEADLOCK_DETECTED ||
 			 sqlstate == ERRCODE_LOCK_NOT_AVAILABLE))
 			serial_note_eager(pool, pg_atomic_read_u32(&slot->table), order_bound());
-		return;
+		if (my_csn == 0)
+			return;
 	}
 	if (table == ORDER_NO_YIELD)
 	{
