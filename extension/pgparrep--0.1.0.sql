@@ -107,7 +107,7 @@ COMMENT ON COLUMN @extschema@.stat_subscription.transactions IS
 COMMENT ON COLUMN @extschema@.stat_subscription.retries IS
 'attempts to apply a transaction that were repeated, since the leader started';
 COMMENT ON COLUMN @extschema@.stat_subscription.yields IS
-'of those, because an earlier transaction waited for their locks';
+'attempts rolled back because an earlier transaction waited for their locks';
 
 COMMENT ON COLUMN @extschema@.stat_subscription.eager IS
 'transactions that were begun before they had committed there (pgparrep.eager_threshold), since the leader started';

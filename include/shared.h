@@ -275,7 +275,8 @@ typedef struct Pool
 	FileSet		fileset;
 
 	pg_atomic_uint64 handed;	/* leader */
-	pg_atomic_uint64 claimed;	/* workers, compare and swap */
+	pg_atomic_uint64 claimed;	/* workers, compare and swap; the leader past
+								 * an eager one */
 	pg_atomic_uint64 committed; /* the worker whose turn it is */
 
 	/* The leader sleeps until this CSN has committed; 0 = it does not. */

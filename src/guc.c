@@ -20,7 +20,7 @@ int			pgparrep_cached_transactions = 1000;
 int			pgparrep_decode_buffer = 0;
 int			pgparrep_decode_txn_buffer = 0;
 int			pgparrep_default_worker_number = 1;
-int			pgparrep_eager_threshold = -1;
+int			pgparrep_eager_threshold = 10000;
 bool		pgparrep_force_decoders = false;
 int			pgparrep_group_transactions = 16;
 bool		pgparrep_key_table = true;
@@ -102,7 +102,7 @@ guc_init(void)
 							"transactions meet, and locks held for as long as they run on the publisher. "
 							"Too high: large transactions are visible late.",
 							&pgparrep_eager_threshold,
-							-1, -1, INT_MAX,
+							10000, -1, INT_MAX,
 							PGC_SIGHUP, 0,
 							NULL, NULL, NULL);
 

@@ -74,6 +74,25 @@ wait_caught_up($publisher, $subscriber);
 compare_tables($publisher, $subscriber, 'a savepoint that is cut off in the file', 't');
 is(counted($subscriber), '1 begun, 1 rolled back', 'it is applied after the commit');
 
+# ... and begun when there is a file already
+$subscriber->safe_psql('postgres', 'ALTER SYSTEM SET pgparrep.eager_threshold = 300');
+$subscriber->reload;
+wait_all_idle($subscriber);
+sleep(1);    # until the leader knows
+$s->query('BEGIN; ' . rows(250));
+wait_open($publisher, $subscriber, $s, 1);
+wait_all_idle($subscriber);
+is($subscriber->safe_psql('postgres', 'SELECT spilled FROM pgparrep.stat_subscription'), 1, 'a file before it is begun');
+$s->query(rows(100));
+wait_state($publisher, $subscriber, $s, 'waiting for changes', 'a transaction begun from its file');
+$s->query(rows(10) . '; COMMIT');
+wait_caught_up($publisher, $subscriber);
+compare_tables($publisher, $subscriber, 'begun from its file', 't');
+is(counted($subscriber), '1 begun, 0 rolled back', 'at the first attempt');
+$subscriber->safe_psql('postgres', 'ALTER SYSTEM RESET pgparrep.eager_threshold');
+$subscriber->reload;
+sleep(1);
+
 # ---------- a worker that is much slower than the leader
 
 wait_all_idle($subscriber);

@@ -29,7 +29,8 @@
  *		attempt would apply, and roll back, all that comes after it.
  * I7	Nothing that comes after the end of a prepared transaction begins before
  *		that end is published: it might wait for a lock of the prepared
- *		transaction while it holds one that an earlier transaction needs.
+ *		transaction while it holds one that an earlier transaction needs.  An
+ *		eager transaction may have begun, but waits for no lock for long.
  *
  *-------------------------------------------------------------------------
  */
