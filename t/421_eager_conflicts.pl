@@ -77,6 +77,7 @@ $publisher->safe_psql('postgres', q{INSERT INTO free VALUES (2, 'x')});
 $publisher->safe_psql('postgres', q{DELETE FROM free WHERE id = 2});
 wait_caught_up($publisher, $subscriber);
 cmp_ok(time() - $start, '<', 5, 'an open transaction gives way to one that has committed');
+wait_all_idle($subscriber);
 is(counted($subscriber) =~ s/.*, //r, '1 rolled back', 'it is rolled back');
 is($subscriber->safe_psql('postgres', 'SELECT yields > 0 FROM pgparrep.stat_subscription'), 't', 'and counted as such');
 $s->query('COMMIT');
@@ -117,6 +118,7 @@ wait_state($publisher, $subscriber, $s, 'waiting for changes', 'a transaction th
 $start = time();
 $local->query('UPDATE lone SET v = 50 WHERE id = 5');
 cmp_ok(time() - $start, '<', 5, 'a session need not wait for the publisher');
+wait_all_idle($subscriber);
 is(counted($subscriber), '1 begun, 1 rolled back', 'the transaction is rolled back');
 $s->query('UPDATE lone SET v = 6 WHERE id = 6; COMMIT');
 wait_caught_up($publisher, $subscriber);
