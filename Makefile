@@ -41,5 +41,24 @@ $(UNIT_TESTS): %: %.c unit/unit.h $(UNIT_SOURCES) $(OUR_HEADERS)
 unit: $(UNIT_TESTS)
 	$(PROVE) --exec '' $(UNIT_TESTS)
 
-.PHONY: unit
-EXTRA_CLEAN += $(UNIT_TESTS)
+# What comes from the wire, with sanitizers: "make replay" runs the corpus, "make
+# fuzz" builds what fuzz/stream searches with.
+FUZZ_SOURCES = fuzz/stream.c src/protocol/fstream.c src/protocol/native.c
+FUZZ_FLAGS = -g -O1 -fno-omit-frame-pointer -fno-sanitize-recover=undefined
+FUZZ_LIBS = -L$(pkglibdir) -L$(libdir) -lpgcommon -lpgport
+
+fuzz/stream_replay: fuzz/replay.c $(FUZZ_SOURCES) $(OUR_HEADERS)
+	$(CC) $(CPPFLAGS) $(CFLAGS) $(FUZZ_FLAGS) -fsanitize=address,undefined \
+		-o $@ $< $(FUZZ_SOURCES) $(FUZZ_LIBS)
+
+fuzz/stream_fuzzer: $(FUZZ_SOURCES) $(OUR_HEADERS)
+	clang -w $(CPPFLAGS) $(FUZZ_FLAGS) -fsanitize=fuzzer,address,undefined \
+		-o $@ $(FUZZ_SOURCES) $(FUZZ_LIBS)
+
+replay: fuzz/stream_replay
+	fuzz/stream_replay $(sort $(wildcard fuzz/corpus/*))
+
+fuzz: fuzz/stream_fuzzer
+
+.PHONY: unit replay fuzz
+EXTRA_CLEAN += $(UNIT_TESTS) fuzz/stream_replay fuzz/stream_fuzzer

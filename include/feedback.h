@@ -13,7 +13,8 @@
 #include "access/xlogdefs.h"
 #include "replication/walreceiver.h"
 
-extern void feedback_init(WalReceiverConn *conn);
+/* start: of the stream; what comes before it is on the local disk already */
+extern void feedback_init(WalReceiverConn *conn, XLogRecPtr start);
 
 /*
  * A remote transaction has committed here; called in commit order.  local_end

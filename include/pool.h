@@ -17,6 +17,7 @@
  * process ends its workers before it ends itself, however that happens.
  */
 extern Pool *pool_create(RepOriginId origin, const char *origin_name);
+extern void pool_memory_context(void *arg);
 extern dsa_area *pool_area(void);
 extern LeaderSlot *pool_leader_slot(void);
 

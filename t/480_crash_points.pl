@@ -29,6 +29,7 @@ wal_retrieve_retry_interval = 100ms
 wal_receiver_status_interval = 1s
 pgparrep.force_decoders = on
 pgparrep.cached_changes = 20
+max_prepared_transactions = 20
 });
 $_->safe_psql('postgres', q{
 	CREATE TABLE plain (n int, v int);
@@ -52,12 +53,26 @@ INSERT INTO plain SELECT 100, i FROM generate_series(1, 100) i;
 COMMIT;
 });
 
+for my $end ('COMMIT', 'ROLLBACK')
+{
+	append_to_file($publisher->basedir . "/$end.sql", qq{
+\\set gid random(1, 1000000000)
+BEGIN;
+INSERT INTO plain VALUES (-:client_id, :gid);
+PREPARE TRANSACTION 'g:gid';
+$end PREPARED 'g:gid';
+});
+}
+
 my @points = (
 	(map { [ $subscriber, $_ ] }
 		  qw(before_hand_out handed_out applied before_commit commit_record_written origin_advanced commit_known
 		  before_feedback feedback_sent before_spill spilled before_table_sync table_synced)),
-	(map { [ $publisher, $_ ] } qw(before_batch batch_handed_over batch_decoded before_send sent)));
+	(map { [ $publisher, $_ ] } qw(before_batch batch_handed_over batch_decoded before_send sent)),
+	# the last, since with two_phase no table can be added with its rows
+	(map { [ $subscriber, $_ ] } qw(before_prepare prepared before_finish finished)));
 my $tables = 0;
+my $two_phase = 0;
 for (@points)
 {
 	my ($node, $name) = @$_;
@@ -70,12 +85,22 @@ for (@points)
 		$publisher->safe_psql('postgres', "INSERT INTO $table SELECT generate_series(1, 100)");
 	}
 
+	if ($name =~ /prepare|finish/ && !$two_phase++)
+	{
+		$subscriber->safe_psql('postgres', 'DROP SUBSCRIPTION sub');
+		create_subscription($publisher, $subscriber,
+			worker_number => 3,
+			options => 'two_phase = true, copy_data = false');
+		wait_for($subscriber, q{SELECT subtwophasestate = 'e' FROM pg_subscription}, 'two_phase to be enabled');
+	}
+
 	# complete at once, since somebody is looking for it
 	append_to_file("$file.new", $name);
 	rename "$file.new", $file;
 	answer($subscriber, 'ALTER SUBSCRIPTION sub REFRESH PUBLICATION') if $name =~ /table_sync/;
 	my $load = start_load($publisher, "load_$name", 'pgbench', '-n', '-c', 4, '-R', 400,
 		'-f', $publisher->basedir . '/load.sql@20', '-f', $publisher->basedir . '/spill.sql',
+		$two_phase ? map { ('-f', $publisher->basedir . "/$_.sql\@3") } ('COMMIT', 'ROLLBACK') : (),
 		'-h', $publisher->host, '-p', $publisher->port, 'postgres');
 	my $until = time() + $PostgreSQL::Test::Utils::timeout_default;
 	usleep(10_000) while -e $file && time() < $until;
@@ -90,6 +115,9 @@ for (@points)
 	}
 	wait_caught_up($publisher, $subscriber);
 	compare_tables($publisher, $subscriber, "after a crash at $name");
+	is($subscriber->safe_psql('postgres', 'SELECT count(*) FROM pg_prepared_xacts'),
+		$publisher->safe_psql('postgres', 'SELECT count(*) FROM pg_prepared_xacts'),
+		"prepared transactions after a crash at $name");
 }
 is_deeply([ temporary_files($subscriber) ], [], 'no temporary file is left');
 

@@ -269,10 +269,7 @@ apply_change(uint32 version, char type, char *body, int len)
 	else
 	{
 		rel = relation_open_local(remote, RowExclusiveLock);
-		if (remote->map->row_triggers)
-			triggered = true;
-		else
-			target_open(remote, rel);
+		triggered = remote->map->row_triggers;
 	}
 	relation_check_expected(remote, rel);
 
@@ -287,6 +284,8 @@ apply_change(uint32 version, char type, char *body, int len)
 	{
 		RowResult	result = ROW_DONE;
 
+		if (remote->target == NULL)
+			target_open(remote, rel);
 		switch (type)
 		{
 			case LOGICAL_REP_MSG_INSERT:

@@ -8,7 +8,8 @@
  * I1	write: everything up to there was received.  apply: every transaction
  *		that ends up to there is visible here.  flush: its local commit is on
  *		disk here, and, as far as the subscription's synchronous_commit asks
- *		for it, on this server's synchronous standby.
+ *		for it, on this server's synchronous standby.  That includes what was
+ *		committed before this leader, or before a crash, came up.
  * I2	None of the three goes down in the life of a leader.
  * I3	Where everything received has been applied and flushed, apply and
  *		flush are what was received, so that the slot follows the WAL of a
@@ -60,13 +61,19 @@ static TimestampTz reported_at;
 static StringInfoData message;
 
 void
-feedback_init(WalReceiverConn *conn)
+feedback_init(WalReceiverConn *conn, XLogRecPtr start)
 {
 	MemoryContext oldcxt = MemoryContextSwitchTo(TopMemoryContext);
 
 	fb_conn = conn;
 	initStringInfo(&message);
 	MemoryContextSwitchTo(oldcxt);
+
+	/*
+	 * A synchronous standby may lack the last commits of an earlier leader
+	 * even so.
+	 */
+	feedback_committed(start, GetFlushRecPtr(NULL));
 }
 
 void

@@ -83,8 +83,9 @@
 /* Buckets of the key table: 4 MB, 262,144 keys in flight. */
 #define KEY_TABLE_BUCKETS 65536
 
-/* Messages taken in before the leader looks at anything else. */
+/* Messages taken in, and time spent on them, before the leader looks at anything else. */
 #define MESSAGES_AT_A_TIME 256
+#define MESSAGES_MS 100
 
 /* Longest sleep, as the server's apply worker has it. */
 #define NAPTIME_MS 1000
@@ -1057,6 +1058,7 @@ leader_loop(void)
 		char	   *buf;
 		int			len = 0;
 		int			n;
+		TimestampTz began = 0;
 
 		CHECK_FOR_INTERRUPTS();
 		for (n = 0; n < MESSAGES_AT_A_TIME; n++)
@@ -1065,12 +1067,20 @@ leader_loop(void)
 			if (len <= 0)
 				break;
 			if (n == 0)
-				last_message_at = GetCurrentTimestamp();
+				began = last_message_at = GetCurrentTimestamp();
 			ping_sent = false;
 			MemoryContextSwitchTo(message_mcxt);
 			take_message(buf, len);
 			MemoryContextReset(message_mcxt);
 			CHECK_FOR_INTERRUPTS();
+
+			/* Time that we need, on a slow disk say, is no silence of the publisher. */
+			last_message_at = GetCurrentTimestamp();
+			if (TimestampDifferenceExceeds(began, last_message_at, MESSAGES_MS))
+			{
+				n = MESSAGES_AT_A_TIME;
+				break;
+			}
 		}
 		MemoryContextSwitchTo(message_mcxt);
 		if (len < 0)
@@ -1146,7 +1156,7 @@ pgparrep_leader_main(WalReceiverConn *connection,
 	txnbuf_init(pool, area);
 	eager_init(pool, area);
 	depend = depend_create(KEY_TABLE_BUCKETS);
-	feedback_init(conn);
+	feedback_init(conn, start_position);
 	CacheRegisterSyscacheCallback(SUBSCRIPTIONOID, subscription_callback, (Datum) 0);
 	tables_init();
 

@@ -60,15 +60,25 @@ pool_exit(int code, Datum arg)
 	shared_free_leader_slot(leader_slot);
 }
 
+/* Callback around what allocates dynamic shared memory. */
+void
+pool_memory_context(void *arg)
+{
+	if (ERRCODE_TO_CATEGORY(geterrcode()) == ERRCODE_INSUFFICIENT_RESOURCES)
+		errhint("Make room for dynamic shared memory (/dev/shm if dynamic_shared_memory_type is posix) or lower pgparrep.apply_buffer; the subscription will be tried again.");
+}
+
 Pool *
 pool_create(RepOriginId origin, const char *origin_name)
 {
+	ErrorContextCallback context = {error_context_stack, pool_memory_context, NULL};
 	ResourceOwner oldowner = CurrentResourceOwner;
 	MemoryContext oldcxt = MemoryContextSwitchTo(TopMemoryContext);
 	dsm_segment *segment;
 
 	/* Segments and area live as long as the process, not a transaction. */
 	CurrentResourceOwner = NULL;
+	error_context_stack = &context;
 	segment = dsm_create(sizeof(Pool), 0);
 	dsm_pin_mapping(segment);
 	segment_handle = dsm_segment_handle(segment);
@@ -77,6 +87,7 @@ pool_create(RepOriginId origin, const char *origin_name)
 
 	area = dsa_create(Shared->dsa_tranche);
 	dsa_pin_mapping(area);
+	error_context_stack = context.previous;
 	CurrentResourceOwner = oldowner;
 
 	leader_slot = shared_take_leader_slot(MyLogicalRepWorker->subid);

@@ -787,6 +787,8 @@ build_map(RelMap *map, RemoteRel *remote, Relation rel, bool partition)
 {
 	RelMapKey	key = map->key;
 	MemoryContext oldcxt;
+	UserContext ucxt;
+	bool		switch_user = !partition && compat_run_as_table_owner();
 
 	if (map->cxt)
 		MemoryContextDelete(map->cxt);
@@ -802,6 +804,13 @@ build_map(RelMap *map, RemoteRel *remote, Relation rel, bool partition)
 	 * are opened below is not lost.
 	 */
 	map->valid = true;
+
+	/*
+	 * Planning an expression can run functions of it, which are the table
+	 * owner's code.  For a partition that has been seen to.
+	 */
+	if (switch_user)
+		SwitchToUntrustedUser(rel->rd_rel->relowner, &ucxt);
 
 	PG_TRY();
 	{
@@ -819,6 +828,8 @@ build_map(RelMap *map, RemoteRel *remote, Relation rel, bool partition)
 	}
 	PG_END_TRY();
 
+	if (switch_user)
+		RestoreUserContext(&ucxt);
 	MemoryContextSwitchTo(oldcxt);
 }
 

@@ -45,6 +45,7 @@
 #include "compat.h"
 #include "eager.h"
 #include "guc.h"
+#include "pool.h"
 #include "streamrel.h"
 #include "test_points.h"
 #include "txnbuf.h"
@@ -154,8 +155,13 @@ chunk_alloc(TxnBuffer *txn, Size need)
 		chunk = list->chunk[--list->n];
 	else
 	{
+		ErrorContextCallback context = {error_context_stack, pool_memory_context, NULL};
+
+		/* Returns nothing for want of room of the area; for want of memory it fails. */
+		error_context_stack = &context;
 		chunk = dsa_allocate_extended(buf_area, size + offsetof(Chunk, data),
 									  DSA_ALLOC_HUGE | DSA_ALLOC_NO_OOM);
+		error_context_stack = context.previous;
 		if (!DsaPointerIsValid(chunk))
 			ereport(ERROR,
 					(errcode(ERRCODE_OUT_OF_MEMORY),
@@ -275,6 +281,23 @@ add_spill_key(TxnBuffer *txn, const ChangeRec *rec)
 	}
 }
 
+static void
+spill_context(void *arg)
+{
+	TxnBuffer  *txn = arg;
+
+	errcontext("writing to a file what has come of remote transaction %u",
+			   txn->xid);
+	if (geterrcode() == ERRCODE_CONFIGURATION_LIMIT_EXCEEDED)
+		errhint("Raise temp_file_limit, which counts what is written to such a file at first; the subscription will be tried again.");
+	else if (geterrcode() == ERRCODE_DISK_FULL)
+	{
+		errdetail(UINT64_FORMAT " transactions in progress are in files; of this one the file has " UINT64_FORMAT " of " UINT64_FORMAT " bytes.",
+				  nspilled, txn->file_bytes, txn->bytes);
+		errhint("Make room in the tablespace of temporary files, or point temp_tablespaces of the subscription's owner to another; the subscription will be tried again.");
+	}
+}
+
 /*
  * Writes what a transaction has in memory behind what it has in its file.
  * What follows gets a new chunk.
@@ -282,6 +305,7 @@ add_spill_key(TxnBuffer *txn, const ChangeRec *rec)
 static void
 spill(TxnBuffer *txn)
 {
+	ErrorContextCallback context = {error_context_stack, spill_context, txn};
 	ResourceOwner oldowner = CurrentResourceOwner;
 	bool		create = (txn->file == 0);
 	BufFile    *file;
@@ -302,6 +326,7 @@ spill(TxnBuffer *txn)
 
 	CRASH_POINT("before_spill");
 	CurrentResourceOwner = buf_owner;
+	error_context_stack = &context;
 	file = spill_open(txn, create);
 	if (!create &&
 		BufFileSeek(file, (int) (txn->file_bytes / BUFFILE_SEGMENT),
@@ -329,6 +354,7 @@ spill(TxnBuffer *txn)
 		chunk = c->next;
 	}
 	BufFileClose(file);
+	error_context_stack = context.previous;
 	CurrentResourceOwner = oldowner;
 	CRASH_POINT("spilled");
 

@@ -244,7 +244,7 @@ xact_callback(XactEvent event, void *arg)
 						 errmsg("apply worker is stopping")));
 			set_origin();
 			XactLastCommitEnd = InvalidXLogRecPtr;
-			CRASH_POINT("before_commit");
+			CRASH_POINT(event == XACT_EVENT_PRE_COMMIT ? "before_commit" : "before_prepare");
 			break;
 		case XACT_EVENT_PREPARE:
 			give_up_baton();
@@ -256,7 +256,8 @@ xact_callback(XactEvent event, void *arg)
 			give_up_baton();
 			clear_origin();
 			for (Csn csn = my_csn; csn <= my_last_csn; csn++)
-				pool_txn(pool, csn)->local_end = XactLastCommitEnd;
+				pool_txn(pool, csn)->local_end = Max(pool_txn(pool, csn)->local_end,
+													 XactLastCommitEnd);
 			applying = false;
 			published = true;
 			CRASH_POINT("origin_advanced");
@@ -634,6 +635,16 @@ message_type(void)
 	return "COMMIT";
 }
 
+/*
+ * Records of prepared transactions are on disk when they are done, but the
+ * server does not say where they end.
+ */
+static void
+note_flushed_end(void)
+{
+	my_txn->local_end = GetFlushRecPtr(NULL);
+}
+
 /* Prepares the local transaction. */
 static void
 prepare(void)
@@ -643,6 +654,8 @@ prepare(void)
 	CommitTransactionCommand();
 	(void) PrepareTransactionBlock(local_gid());
 	CommitTransactionCommand();
+	CRASH_POINT("prepared");
+	note_flushed_end();
 }
 
 /* Commits or rolls back a local prepared transaction. */
@@ -667,7 +680,10 @@ finish_prepared(void)
 	{
 		order_exit_if_stopped();
 		set_origin();
+		CRASH_POINT("before_finish");
 		FinishPreparedTransaction(gid, commit);
+		CRASH_POINT("finished");
+		note_flushed_end();
 	}
 }
 
@@ -799,13 +815,15 @@ attempt(void)
 			ErrorData  *edata = CopyErrorData();
 
 			MemoryContextSwitchTo(oldcxt);
-			ereport(LOG,
+			/* A full disk or table is somebody's to see to; a lock is not. */
+			ereport(ERRCODE_TO_CATEGORY(sqlstate) == ERRCODE_INSUFFICIENT_RESOURCES ? WARNING : LOG,
 					(errcode(edata->sqlerrcode),
 					 errmsg("remote transaction %u, finished at %X/%X, will be tried again: %s",
 							my_txn->remote_xid,
 							LSN_FORMAT_ARGS(my_txn->commit_lsn),
 							edata->message),
-					 edata->detail ? errdetail_internal("%s", edata->detail) : 0));
+					 edata->detail ? errdetail_internal("%s", edata->detail) : 0,
+					 edata->hint ? errhint("%s", edata->hint) : 0));
 			FreeErrorData(edata);
 		}
 		AbortOutOfAnyTransaction();
