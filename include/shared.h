@@ -202,17 +202,16 @@ pool_txn_rels(PoolTxn *txn, dsa_area *area)
 /*
  * A transaction that is applied before its commit; eager.c has the rules.  The
  * state has the kind in its low byte and, from EAGER_RUNNING on, the slot of the
- * worker above.
+ * worker above.  Below is who ends which.
  */
 typedef enum EagerKind
 {
-	EAGER_FREE,					/* next, by the leader: offered */
-	EAGER_OFFERED,				/* by a worker: running; by the leader: free */
-	EAGER_RUNNING,	 /* by the leader: committed, cancelled;
-								 * by the worker: given up */
-	EAGER_COMMITTED,			/* has a CSN, or is about to; by the worker: free */
-	EAGER_CANCELLED,			/* by the worker: free */
-	EAGER_GIVEN_UP				/* by the leader: free */
+	EAGER_FREE,					/* leader: offers it */
+	EAGER_OFFERED,				/* a worker: begins it; leader: frees it */
+	EAGER_RUNNING,				/* leader: commits, cancels; worker: gives up */
+	EAGER_COMMITTED,			/* worker: frees it when it is done */
+	EAGER_CANCELLED,			/* worker: frees it when it has rolled back */
+	EAGER_GIVEN_UP				/* leader: frees it */
 } EagerKind;
 
 #define EAGER_STATE(kind, slot) ((uint32) (kind) | (uint32) (slot) << 8)
@@ -241,8 +240,8 @@ typedef struct EagerTxn
 	uint32		file;			/* name of the spill file, 0 if none */
 	uint64		file_bytes;		/* of the changes, in the file */
 	uint32		generation;		/* goes up whenever chunks go */
-	dsa_pointer first; /* chunks behind the file; leader, also
-								 * without the lock before it advances "bytes" */
+	/* ... and behind the file; by the leader also before it advances "bytes" */
+	dsa_pointer first;
 } EagerTxn;
 
 /* A stretch of CSNs in which something is not tried; serial.c has the rules. */

@@ -29,6 +29,10 @@ typedef enum Conflict
  * uint64 keys[nkeys] and the body.  Types are those of the logical
  * replication protocol.  The body of an insert, update and delete is the
  * message's body after its type; that of a truncate is TruncateBody.
+ *
+ * wait_csn is at first what was handed out when the change arrived, for eager.c.
+ * At the commit the leader makes it what the change depends on, if it is in
+ * memory and is not being read.
  */
 typedef struct ChangeRec
 {
@@ -38,9 +42,7 @@ typedef struct ChangeRec
 	char		type;			/* I U D T */
 	uint8		conflict;		/* Conflict */
 	uint16		nkeys;
-	Csn wait_csn; /* at first, what was handed out when it
-								 * arrived, for eager.c; then, in memory only,
-								 * what it depends on */
+	Csn			wait_csn;		/* to wait for; see below */
 } ChangeRec;
 
 #define change_keys(rec) ((uint64 *) ((char *) (rec) + sizeof(ChangeRec)))

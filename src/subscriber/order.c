@@ -17,10 +17,12 @@
  * keeps that worker when it gets one; the others pass it by.
  *
  * I1	CSNs are claimed in order, but for those of eager transactions, which
- *		are in the hands of a worker from the start.  At least half of the
- *		workers take claimed ones only.  So the oldest transaction that has not
- *		committed is always in the hands of a worker, or one that is free is
- *		awake and will claim it; it waits for no commit.
+ *		have a worker when they get one.  A worker begins an eager transaction
+ *		only if nothing is left to claim, and at most half of the workers are
+ *		busy with such at a time; none of the others waits for a later CSN than
+ *		one that is left to claim.  So the oldest transaction that has not
+ *		committed is in the hands of a worker, or will be claimed by one that
+ *		is awake; it waits for no commit.
  * I2	committed goes up from one CSN, or group, to the next, by the worker of
  *		that CSN, after its transaction has become visible and before it
  *		releases its locks.
@@ -723,10 +725,10 @@ order_wait_changes(EagerTxn *eager, uint64 position)
 					   WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 					   timeout, changes_event);
 		after_wait(rc);
-		if ((rc & WL_TIMEOUT) == 0)
-			continue;
-
 		now = GetCurrentTimestamp();
+		if ((rc & WL_TIMEOUT) == 0 &&
+			!TimestampDifferenceExceeds(looked_at, now, LAST_CHECK_MS))
+			continue;
 		look_who_waits(now);
 		if (TimestampDifferenceExceeds(began, now, IDLE_MS))
 			ereport(ERROR,

@@ -110,9 +110,7 @@ static bool began_at_turn;		/* ... and was so when the attempt began (I2) */
 static bool applying;			/* local transaction is for my_txn */
 static bool has_baton;			/* I4 */
 static bool published;			/* I5 */
-static EagerTxn *my_eager; /* I8; NULL for other transactions.  As long
-								 * as there is no CSN, my_csn is 0 and my_txn
-								 * is NULL */
+static EagerTxn *my_eager;		/* I8; until it has its CSN, my_csn is 0 and my_txn NULL */
 
 /* What apply.c has been told, and not to forget yet. */
 static uint32 *known_versions = NULL;
