@@ -19,10 +19,10 @@
  * I1	CSNs are claimed in order, but for those of eager transactions, which
  *		have a worker when they get one.  A worker begins an eager transaction
  *		only if nothing is left to claim, and at most half of the workers are
- *		busy with such at a time; none of the others waits for a later CSN than
- *		one that is left to claim.  So the oldest transaction that has not
- *		committed is in the hands of a worker, or will be claimed by one that
- *		is awake; it waits for no commit.
+ *		busy with such then: whatever is handed out later is claimed by one of
+ *		the others, as soon as that has done what it claimed before.  So the
+ *		oldest transaction that has not committed is in the hands of a worker,
+ *		or will be claimed by one that is awake; it waits for no commit.
  * I2	committed goes up from one CSN, or group, to the next, by the worker of
  *		that CSN, after its transaction has become visible and before it
  *		releases its locks.
