@@ -131,7 +131,7 @@ $subscriber->safe_psql('postgres', q{ALTER SYSTEM SET temp_file_limit = '1kB'});
 $subscriber->reload;
 my $from = log_size($subscriber);
 change(20_000);
-fails('temp_file_limit', $from, qr/temporary file size exceeds temp_file_limit \(1kB\)/, qr/Raise temp_file_limit/, 53400);
+fails('temp_file_limit', $from, qr/temporary file size exceeds "?temp_file_limit"? \(1kB\)/, qr/Raise temp_file_limit/, 53400);
 $subscriber->safe_psql('postgres', 'ALTER SYSTEM RESET temp_file_limit');
 $subscriber->reload;
 wait_caught_up($publisher, $subscriber);

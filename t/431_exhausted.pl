@@ -59,7 +59,7 @@ my $from = log_size($subscriber);
 $subscriber->safe_psql('postgres', q{BEGIN; PREPARE TRANSACTION 'local'});
 $publisher->safe_psql('postgres', q{BEGIN; INSERT INTO t VALUES (1, 'prepared'); PREPARE TRANSACTION 'remote'});
 $publisher->safe_psql('postgres', q{INSERT INTO t SELECT i, 'behind it' FROM generate_series(11, 20) i});
-warns('prepared transactions', $from, 'maximum number of prepared transactions reached', qr/Increase max_prepared_transactions \(currently 1\)/);
+warns('prepared transactions', $from, 'maximum number of prepared transactions reached', qr/Increase "?max_prepared_transactions"? \(currently 1\)/);
 is($subscriber->safe_psql('postgres', 'SELECT count(*) FROM t'), 0, 'nothing of what comes behind it');
 $subscriber->safe_psql('postgres', q{ROLLBACK PREPARED 'local'});
 wait_caught_up($publisher, $subscriber);
@@ -78,7 +78,7 @@ $s->query('SELECT pg_advisory_lock(i) FROM generate_series(1, 1000000) i');
 $s->query('SELECT pg_advisory_unlock(i) FROM generate_series(1, 60) i');
 $publisher->safe_psql('postgres', q{
 	DO $$ BEGIN FOR i IN 1 .. 100 LOOP EXECUTE format('INSERT INTO many.t%s VALUES (1)', i); END LOOP; END $$});
-warns('locks', $from, 'out of shared memory', qr/You might need to increase max_locks_per_transaction/);
+warns('locks', $from, 'out of shared memory', qr/You might need to increase "?max_locks_per_transaction"?/);
 $s->quit;
 wait_caught_up($publisher, $subscriber);
 compare_tables($publisher, $subscriber, 'locks');
