@@ -78,7 +78,8 @@ $publisher->safe_psql('postgres', q{DELETE FROM free WHERE id = 2});
 wait_caught_up($publisher, $subscriber);
 cmp_ok(time() - $start, '<', 5, 'an open transaction gives way to one that has committed');
 wait_all_idle($subscriber);
-is(counted($subscriber) =~ s/.*, //r, '1 rolled back', 'it is rolled back');
+# the other one may have been begun early, too, and be rolled back for what it met
+like(counted($subscriber), qr/, [12] rolled back/, 'it is rolled back');
 is($subscriber->safe_psql('postgres', 'SELECT yields > 0 FROM pgparrep.stat_subscription'), 't', 'and counted as such');
 $s->query('COMMIT');
 wait_caught_up($publisher, $subscriber);
@@ -130,9 +131,12 @@ $local->query('BEGIN; SELECT FROM away WHERE id = 7 FOR UPDATE');
 $s->query('BEGIN; UPDATE away SET v = 8 WHERE id = 8');
 wait_state($publisher, $subscriber, $s, 'waiting for changes', 'a transaction before a lock');
 $s->query('UPDATE away SET v = 7 WHERE id = 7');
+$start = time();
+wait_open($publisher, $subscriber, $s, 1);
 wait_all_idle($subscriber);
+cmp_ok(time() - $start, '<', 6, 'it does not wait for a lock for long');
 is($subscriber->safe_psql('postgres', q{SELECT count(*) FROM pg_locks WHERE relation = 'away'::regclass AND mode = 'RowExclusiveLock'}),
-	0, 'it does not wait for a lock for long');
+	0, 'and has none then');
 $local->query('COMMIT');
 $s->query('COMMIT');
 wait_caught_up($publisher, $subscriber);
