@@ -64,7 +64,9 @@ CREATE FUNCTION @extschema@.stat_get_subscription(
 	OUT waiting_for_commit int8,
 	OUT transactions int8,
 	OUT retries int8,
-	OUT yields int8)
+	OUT yields int8,
+	OUT eager int8,
+	OUT eager_rolled_back int8)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'pgparrep_stat_get_subscription'
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
@@ -76,7 +78,7 @@ CREATE VIEW @extschema@.stat_subscription AS
 SELECT g.subid, s.subname, g.leader_pid, g.workers_wanted, g.workers,
 	   g.received_lsn, g.applied_lsn, g.flushed_lsn,
 	   g.in_progress, g.cached, g.spilled, g.waiting_for_commit,
-	   g.transactions, g.retries, g.yields
+	   g.transactions, g.retries, g.yields, g.eager, g.eager_rolled_back
   FROM @extschema@.stat_get_subscription() g
   LEFT JOIN pg_catalog.pg_subscription s ON s.oid = g.subid;
 
@@ -105,7 +107,12 @@ COMMENT ON COLUMN @extschema@.stat_subscription.transactions IS
 COMMENT ON COLUMN @extschema@.stat_subscription.retries IS
 'attempts to apply a transaction that were repeated, since the leader started';
 COMMENT ON COLUMN @extschema@.stat_subscription.yields IS
-'of those, because an earlier transaction waited for their locks';
+'attempts rolled back because an earlier transaction waited for their locks';
+
+COMMENT ON COLUMN @extschema@.stat_subscription.eager IS
+'transactions that were begun before they had committed there (pgparrep.eager_threshold), since the leader started';
+COMMENT ON COLUMN @extschema@.stat_subscription.eager_rolled_back IS
+'of those, rolled back here: aborted there, or applied after their commit instead';
 
 CREATE FUNCTION @extschema@.stat_get_apply_worker(
 	OUT subid oid,
@@ -131,6 +138,8 @@ SELECT g.subid, s.subname, g.pid, g.leader_pid, g.state, g.remote_xid,
 	   g.commit_lsn, g.transactions, g.changes, g.retries, g.missing_rows,
 	   CASE WHEN g.waits_for_commits IS NOT NULL
 			THEN format('commit of the transaction %s before its own', g.waits_for_commits)
+			WHEN g.state = 'waiting for changes'
+			THEN 'more of the transaction from the publisher'
 			WHEN a.wait_event IS NOT NULL
 			THEN a.wait_event_type || ': ' || a.wait_event
 	   END AS waits_for
@@ -141,17 +150,17 @@ SELECT g.subid, s.subname, g.pid, g.leader_pid, g.state, g.remote_xid,
 COMMENT ON VIEW @extschema@.stat_apply_worker IS
 'one row for each apply worker of a parallel subscription';
 COMMENT ON COLUMN @extschema@.stat_apply_worker.state IS
-'starting, idle, applying, waiting for dependency, waiting for turn, waiting to retry, committing or stopped';
+'starting, idle, applying, waiting for dependency, waiting for turn, waiting to retry, waiting for changes, committing or stopped';
 COMMENT ON COLUMN @extschema@.stat_apply_worker.remote_xid IS
 'publisher''s transaction in work';
 COMMENT ON COLUMN @extschema@.stat_apply_worker.commit_lsn IS
-'where it finished on the publisher; the position that ALTER SUBSCRIPTION ... SKIP takes';
+'where it finished on the publisher, if it has; the position that ALTER SUBSCRIPTION ... SKIP takes';
 COMMENT ON COLUMN @extschema@.stat_apply_worker.changes IS
 'changes applied in committed transactions';
 COMMENT ON COLUMN @extschema@.stat_apply_worker.missing_rows IS
 'updates and deletes whose row was not there';
 COMMENT ON COLUMN @extschema@.stat_apply_worker.waits_for IS
-'what it waits for: an earlier commit, or the server''s wait event';
+'what it waits for: an earlier commit, more changes, or the server''s wait event';
 
 GRANT SELECT ON @extschema@.stat_subscription, @extschema@.stat_apply_worker TO PUBLIC;
 

@@ -16,6 +16,7 @@ extern int	pgparrep_cached_transactions;	/* transactions kept in memory */
 extern int	pgparrep_decode_buffer; /* MB on the publisher; 0: its choice */
 extern int	pgparrep_decode_txn_buffer; /* MB on the publisher; 0: no limit */
 extern int	pgparrep_default_worker_number;
+extern int	pgparrep_eager_threshold;	/* changes; -1: never */
 extern bool pgparrep_force_decoders;	/* developer: also at the end of WAL */
 extern int	pgparrep_group_transactions;	/* remote ones in a local one */
 extern bool pgparrep_key_table; /* developer: track keys at all */

@@ -19,10 +19,10 @@ extern void order_init(Pool *pool, int slot);
 extern void order_exit_if_stopped(void);
 
 /*
- * The next transaction, or a group of transactions up to *last; waits for one.
- * Exits the process at a stop.
+ * The next transaction, or a group of transactions up to *last, or 0 and an
+ * eager transaction; waits for one.  Exits the process at a stop.
  */
-extern Csn	order_claim(Csn *last);
+extern Csn	order_claim(Csn *last, EagerTxn **eager);
 
 /* Has the commit before csn been made known? */
 extern bool order_at_turn(Csn csn);
@@ -34,6 +34,30 @@ extern bool order_at_turn(Csn csn);
  * them.
  */
 extern void order_wait(Csn csn, WorkerState state, bool in_transaction);
+
+/*
+ * An eager transaction: its CSN, 0 if it has none yet; makes it the one in
+ * work, which from then on is a transaction like any other.
+ */
+extern Csn	order_eager_csn(EagerTxn *eager);
+extern void order_adopt(Csn csn);
+
+/* Transactions in work that are earlier have lower CSNs than this. */
+extern Csn	order_bound(void);
+
+/*
+ * Waits until more than up to a position of an eager transaction has arrived,
+ * or it has ended; raises an error if it is in the way of others, or nothing
+ * comes.  order_eager_look is for each change, where it does not wait.
+ */
+extern void order_wait_changes(EagerTxn *eager, uint64 position);
+extern void order_eager_look(void);
+
+/*
+ * The attempt is over: committed, or rolled back.  Returns the CSN if the
+ * transaction has one, and so stays with this worker; 0 if not.
+ */
+extern Csn	order_eager_end(EagerTxn *eager);
 
 /*
  * The number of the table at which the earlier transaction waits, once after

@@ -34,6 +34,18 @@ serial_alone(Pool *pool, uint32 table, Csn csn)
 	return csn < pg_atomic_read_u64(&pool->tables[table].alone.until);
 }
 
+/*
+ * Is an eager transaction not to change the table?  Not one that is serial
+ * either: it cannot wait for those that come before it.
+ */
+static inline bool
+serial_not_eager(Pool *pool, uint32 table, Csn csn)
+{
+	return csn < pg_atomic_read_u64(&pool->tables[table].eager.until) ||
+		   serial_applies(pool, table, csn) ||
+		   serial_applies(pool, POOL_EVERY_TABLE, csn);
+}
+
 extern void serial_init(Pool *pool);
 
 /*
@@ -44,5 +56,8 @@ extern void serial_note_trouble(Pool *pool, uint32 table, Csn csn);
 
 /* The same, because the table's changes cannot be part of a group. */
 extern void serial_note_alone(Pool *pool, uint32 table, Csn csn);
+
+/* An eager transaction came to nothing because of what it met at the table. */
+extern void serial_note_eager(Pool *pool, uint32 table, Csn csn);
 
 #endif							/* PGPARREP_SERIAL_H */

@@ -49,6 +49,12 @@
 #define POOL_TABLES 1024
 #define POOL_EVERY_TABLE 0		/* all there are, and what is not known */
 
+/* Transactions that are applied before their commit, at a time. */
+#define POOL_EAGER 16
+
+/* Relations that such a transaction may change. */
+#define EAGER_RELS 16
+
 typedef uint64 Csn;
 
 /* What an apply worker is doing; shown in pgparrep.stat_apply_worker. */
@@ -60,6 +66,7 @@ typedef enum WorkerState
 	WORKER_WAIT_DEPENDENCY,		/* for a commit that a change depends on */
 	WORKER_WAIT_TURN,			/* for the commit before its own */
 	WORKER_WAIT_RETRY,			/* for its turn, or a pause, to try again */
+	WORKER_WAIT_CHANGES,		/* for more of an eager transaction */
 	WORKER_COMMITTING,			/* next: idle */
 	WORKER_STOPPED
 } WorkerState;
@@ -76,6 +83,7 @@ typedef struct WorkerSlot
 	pg_atomic_uint64 wait_csn;	/* commit it waits for, 0 if none */
 	pg_atomic_uint64 csn;		/* CSN in work, the first of a group; 0 if none */
 	pg_atomic_uint64 last_csn;	/* the last of the group */
+	pg_atomic_uint32 eager;		/* in work is an eager transaction */
 	pg_atomic_uint32 table;		/* number of the one it changes, or changed last */
 	pg_atomic_uint32 remote_xid;
 	pg_atomic_uint64 commit_lsn;
@@ -102,6 +110,8 @@ typedef struct LeaderSlot
 	pg_atomic_uint64 transactions;	/* committed locally */
 	pg_atomic_uint64 retries;	/* attempts of all its workers repeated */
 	pg_atomic_uint64 yields;	/* of those, to break a cycle of waits */
+	pg_atomic_uint64 eager;		/* transactions begun before their commit */
+	pg_atomic_uint64 eager_rolled_back; /* of those, to no avail */
 } LeaderSlot;
 
 /* The transaction whose error ended the last leader of a subscription. */
@@ -115,6 +125,7 @@ typedef struct SharedState
 {
 	LWLock	   *lock;
 	int			dsa_tranche;
+	int			eager_tranche;
 	int			nleaders;
 	int			nworkers;
 	LeaderSlot *leaders;
@@ -185,6 +196,53 @@ pool_txn_rels(PoolTxn *txn, dsa_area *area)
 #define PTXN_COMMIT_PREPARED 0x10
 #define PTXN_ROLLBACK_PREPARED 0x20
 #define PTXN_FINISH_PREPARED (PTXN_COMMIT_PREPARED | PTXN_ROLLBACK_PREPARED)
+/* In the hands of the worker that began it before its commit; not to be claimed. */
+#define PTXN_EAGER 0x40
+
+/*
+ * A transaction that is applied before its commit; eager.c has the rules.  The
+ * state has the kind in its low byte and, from EAGER_RUNNING on, the slot of the
+ * worker above.  Below is who ends which.
+ */
+typedef enum EagerKind
+{
+	EAGER_FREE,					/* leader: offers it */
+	EAGER_OFFERED,				/* a worker: begins it; leader: frees it */
+	EAGER_RUNNING,				/* leader: commits, cancels; worker: gives up */
+	EAGER_COMMITTED,			/* worker: frees it when it is done */
+	EAGER_CANCELLED,			/* worker: frees it when it has rolled back */
+	EAGER_GIVEN_UP				/* leader: frees it */
+} EagerKind;
+
+#define EAGER_STATE(kind, slot) ((uint32) (kind) | (uint32) (slot) << 8)
+#define EAGER_KIND(state) ((EagerKind) ((state) &0xFF))
+#define EAGER_SLOT(state) ((int) ((state) >> 8))
+
+typedef struct EagerTxn
+{
+	pg_atomic_uint32 state;
+	pg_atomic_uint32 waiting;	/* worker: sleeps until there is more */
+	pg_atomic_uint64 bytes;		/* leader: what may be read, as a position */
+	pg_atomic_uint64 csn;		/* leader, when all may be read; 0 = none yet */
+
+	/* Written by the leader before it offers it. */
+	TransactionId remote_xid;
+
+	/* Written by the leader before it advances "bytes". */
+	int			nrels;
+	TxnRel		rels[EAGER_RELS];
+
+	/*
+	 * Where the changes are.  Under this lock the leader takes chunks away, and
+	 * a worker copies from them.
+	 */
+	LWLock		lock;
+	uint32		file;			/* name of the spill file, 0 if none */
+	uint64		file_bytes;		/* of the changes, in the file */
+	uint32		generation;		/* goes up whenever chunks go */
+	/* ... and behind the file; by the leader also before it advances "bytes" */
+	dsa_pointer first;
+} EagerTxn;
 
 /* A stretch of CSNs in which something is not tried; serial.c has the rules. */
 typedef struct SerialSpan
@@ -198,6 +256,7 @@ typedef struct SerialTable
 {
 	SerialSpan	serial;			/* not changed in parallel */
 	SerialSpan	alone;			/* not changed by groups */
+	SerialSpan	eager;			/* not changed by eager transactions */
 } SerialTable;
 
 typedef struct Pool
@@ -215,7 +274,8 @@ typedef struct Pool
 	FileSet		fileset;
 
 	pg_atomic_uint64 handed;	/* leader */
-	pg_atomic_uint64 claimed;	/* workers, compare and swap */
+	pg_atomic_uint64 claimed;	/* workers, compare and swap; the leader past
+								 * an eager one */
 	pg_atomic_uint64 committed; /* the worker whose turn it is */
 
 	/* The leader sleeps until this CSN has committed; 0 = it does not. */
@@ -238,6 +298,8 @@ typedef struct Pool
 	int			workers[PGPARREP_MAX_WORKER_NUMBER];
 
 	SerialTable tables[POOL_TABLES];
+
+	EagerTxn	eager[POOL_EAGER];
 
 	PoolTxn		ring[POOL_RING_SIZE];
 } Pool;

@@ -10,6 +10,8 @@
  *		PGPARREP_SABOTAGE_MISSING_EARLY		a row not found before the turn is
  *											taken for missing
  *		PGPARREP_SABOTAGE_NO_YIELD			nobody gives way in a cycle of waits
+ *		PGPARREP_SABOTAGE_EAGER_IN_THE_WAY	a transaction that has not committed does
+ *											not give way to one that has
  *		PGPARREP_SABOTAGE_NO_FINISH_WAIT	what follows the end of a prepared
  *											transaction does not wait for it
  *		PGPARREP_SABOTAGE_EARLY_FLUSH		commits are reported as flushed before

@@ -29,6 +29,10 @@ typedef enum Conflict
  * uint64 keys[nkeys] and the body.  Types are those of the logical
  * replication protocol.  The body of an insert, update and delete is the
  * message's body after its type; that of a truncate is TruncateBody.
+ *
+ * wait_csn is at first what was handed out when the change arrived, for eager.c.
+ * At the commit the leader makes it what the change depends on, if it is in
+ * memory and is not being read.
  */
 typedef struct ChangeRec
 {
@@ -38,7 +42,7 @@ typedef struct ChangeRec
 	char		type;			/* I U D T */
 	uint8		conflict;		/* Conflict */
 	uint16		nkeys;
-	Csn			wait_csn;		/* leader, at the commit; 0 in a file */
+	Csn			wait_csn;		/* to wait for; see below */
 } ChangeRec;
 
 #define change_keys(rec) ((uint64 *) ((char *) (rec) + sizeof(ChangeRec)))
@@ -101,6 +105,9 @@ typedef struct TxnBuffer
 	dsa_pointer first;			/* chunks */
 	dsa_pointer last;
 
+	EagerTxn   *eager;			/* if it is applied already, or offered */
+	bool		never_eager;
+
 	SubXact    *subxacts;
 	int			nsubxacts;
 	int			maxsubxacts;
@@ -122,7 +129,7 @@ extern void txnbuf_init(Pool *pool, dsa_area *area);
 extern TxnBuffer *txnbuf_get(TransactionId xid, bool create);
 extern char *txnbuf_append(TxnBuffer *txn, char type, uint32 version,
 						   Conflict conflict, int nkeys, const uint64 *keys,
-						   uint32 len);
+						   uint32 len, Csn handed);
 extern void txnbuf_pin_relation(TxnBuffer *txn, struct RelVersion *rel);
 extern void txnbuf_subxact(TxnBuffer *txn, TransactionId subxid);
 extern void txnbuf_abort_subxact(TxnBuffer *txn, TransactionId subxid);
@@ -142,6 +149,20 @@ typedef struct TxnReader
 	Chunk	   *chunk;
 	uint32		offset;
 	BufFile    *file;
+
+	/* Of an eager transaction. */
+	EagerTxn   *eager;			/* NULL for others */
+	uint64		position;		/* of the next change */
+	uint64		file_limit;		/* to read from the file, up to here */
+	uint64		file_segment;	/* last segment that the open file has */
+	uint32		generation;		/* that "at" is of */
+	dsa_pointer at;				/* chunk to copy from next, and where */
+	uint32		at_offset;
+	char	   *batch;			/* copied from a chunk */
+	Size		batch_size;
+	uint32		batch_used;
+	uint32		batch_offset;
+
 	ChangeRec	rec;			/* header of the current change */
 	char	   *body;			/* its body, private, one spare byte behind */
 	Size		bodysize;
@@ -150,6 +171,16 @@ typedef struct TxnReader
 extern void txnread_begin(TxnReader *reader, Pool *pool, dsa_area *area,
 						  PoolTxn *ptxn);
 extern bool txnread_next(TxnReader *reader);
+
+/*
+ * The same of an eager transaction.  Here txnread_next returns false as soon
+ * as there is no more for now, and raises an error if there never will be.
+ */
+extern void txnread_begin_eager(TxnReader *reader, Pool *pool, dsa_area *area,
+								EagerTxn *eager);
+
+/* The body of a relation message, a copy that is the caller's to free. */
+extern char *txnread_relation(TxnReader *reader, const TxnRel *rel);
 extern void txnread_end(TxnReader *reader);
 extern void txnread_abort(TxnReader *reader);
 

@@ -20,6 +20,7 @@ int			pgparrep_cached_transactions = 1000;
 int			pgparrep_decode_buffer = 0;
 int			pgparrep_decode_txn_buffer = 0;
 int			pgparrep_default_worker_number = 1;
+int			pgparrep_eager_threshold = 10000;
 bool		pgparrep_force_decoders = false;
 int			pgparrep_group_transactions = 16;
 bool		pgparrep_key_table = true;
@@ -91,6 +92,17 @@ guc_init(void)
 							"made for another output plugin stays serial whatever this says.",
 							&pgparrep_default_worker_number,
 							1, PGPARREP_MIN_WORKER_NUMBER, PGPARREP_MAX_WORKER_NUMBER,
+							PGC_SIGHUP, 0,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("pgparrep.eager_threshold",
+							"Changes after which a transaction is applied before it commits on the publisher.",
+							"If a worker has nothing to do, and while at most half of them do this. 0: from "
+							"the first change. -1: never. Too low: work that is done twice where "
+							"transactions meet, and locks held for as long as they run on the publisher. "
+							"Too high: large transactions are visible late.",
+							&pgparrep_eager_threshold,
+							10000, -1, INT_MAX,
 							PGC_SIGHUP, 0,
 							NULL, NULL, NULL);
 

@@ -30,7 +30,9 @@ my $seed = $ENV{PGPARREP_TEST_SEED} // time() % 100000;
 my $synchronous_commit = $ENV{PGPARREP_TEST_SYNCHRONOUS} // 'off';
 
 srand($seed);
-diag("PGPARREP_TEST_SEED=$seed");
+# from the first change on, from some on, as it is by default, never
+my $eager = (0, 20, undef, -1)[ int($seed / 8) % 4 ];
+diag("PGPARREP_TEST_SEED=$seed, pgparrep.eager_threshold " . ($eager // 'by default'));
 
 my $conf = q{
 wal_retrieve_retry_interval = 200ms
@@ -41,6 +43,7 @@ max_wal_size = 128MB
 pgparrep.force_decoders = on
 pgparrep.cached_changes = 500
 };
+$conf .= "pgparrep.eager_threshold = $eager\n" if defined $eager;
 my ($publisher, $subscriber) = publisher_and_subscriber($conf);
 my $stock = new_node('stock', $conf);
 my %node = (publisher => $publisher, subscriber => $subscriber);

@@ -52,8 +52,8 @@ pgparrep_stat_get_subscription(PG_FUNCTION_ARGS)
 	for (int i = 0; i < Shared->nleaders; i++)
 	{
 		LeaderSlot *slot = &Shared->leaders[i];
-		Datum		values[14];
-		bool		nulls[14] = {0};
+		Datum		values[16];
+		bool		nulls[16] = {0};
 
 		if (slot->subid == InvalidOid)
 			continue;
@@ -71,6 +71,8 @@ pgparrep_stat_get_subscription(PG_FUNCTION_ARGS)
 		values[11] = Int64GetDatum(pg_atomic_read_u64(&slot->transactions));
 		values[12] = Int64GetDatum(pg_atomic_read_u64(&slot->retries));
 		values[13] = Int64GetDatum(pg_atomic_read_u64(&slot->yields));
+		values[14] = Int64GetDatum(pg_atomic_read_u64(&slot->eager));
+		values[15] = Int64GetDatum(pg_atomic_read_u64(&slot->eager_rolled_back));
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	LWLockRelease(Shared->lock);
@@ -94,6 +96,8 @@ state_name(WorkerState state)
 			return "waiting for turn";
 		case WORKER_WAIT_RETRY:
 			return "waiting to retry";
+		case WORKER_WAIT_CHANGES:
+			return "waiting for changes";
 		case WORKER_COMMITTING:
 			return "committing";
 		case WORKER_STOPPED:
@@ -130,7 +134,7 @@ pgparrep_stat_get_apply_worker(PG_FUNCTION_ARGS)
 		values[2] = Int32GetDatum(slot->leader_pid);
 		values[3] = CStringGetTextDatum(state_name(pg_atomic_read_u32(&slot->state)));
 		values[4] = TransactionIdGetDatum(pg_atomic_read_u32(&slot->remote_xid));
-		nulls[4] = !busy;
+		nulls[4] = !busy && pg_atomic_read_u32(&slot->eager) == 0;
 		put_lsn(&values[5], &nulls[5], pg_atomic_read_u64(&slot->commit_lsn));
 		nulls[5] |= !busy;
 		values[6] = Int64GetDatum(pg_atomic_read_u64(&slot->transactions));

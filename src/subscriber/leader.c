@@ -8,6 +8,7 @@
  * transaction in a buffer (txnbuf.c), and at the commit of one gives it the
  * next commit sequence number, finds out which earlier ones it has to wait
  * for (keyplan.c, depend.c) and hands it to the workers (pool.c, order.c).
+ * A large one may have been begun by a worker by then (eager.c).
  * It reports progress to the publisher (feedback.c), looks after the tables
  * in initial copy (tables.c), and does whatever else an apply worker does for
  * its subscription between transactions.
@@ -28,7 +29,8 @@
  *		attempt would apply, and roll back, all that comes after it.
  * I7	Nothing that comes after the end of a prepared transaction begins before
  *		that end is published: it might wait for a lock of the prepared
- *		transaction while it holds one that an earlier transaction needs.
+ *		transaction while it holds one that an earlier transaction needs.  An
+ *		eager transaction may have begun, but waits for no lock for long.
  *
  *-------------------------------------------------------------------------
  */
@@ -62,6 +64,7 @@
 #include "utils/timestamp.h"
 
 #include "depend.h"
+#include "eager.h"
 #include "feedback.h"
 #include "fstream.h"
 #include "guc.h"
@@ -466,6 +469,7 @@ set_dependencies(TxnBuffer *txn, PoolTxn *ptxn, Csn csn)
 				ChangeRec  *rec = (ChangeRec *) (chunk->data + offset);
 				Conflict	conflict = rec->conflict;
 				DependDomain *domain = NULL;
+				Csn			wait;
 
 				if (rec->version != 0)
 				{
@@ -480,11 +484,11 @@ set_dependencies(TxnBuffer *txn, PoolTxn *ptxn, Csn csn)
 					conflict = CONFLICT_ALL;
 				if (conflict == CONFLICT_ALL)
 					ptxn->flags |= PTXN_ALONE;
-				rec->wait_csn = depend_change(depend, domain,
-											  (DependKind) conflict,
-											  rec->nkeys, change_keys(rec));
-				if (!pgparrep_key_table)
-					rec->wait_csn = 0;
+				wait = depend_change(depend, domain, (DependKind) conflict,
+									 rec->nkeys, change_keys(rec));
+				/* not while it is read */
+				if ((ptxn->flags & PTXN_EAGER) == 0)
+					rec->wait_csn = pgparrep_key_table ? wait : 0;
 				offset += rec->size;
 			}
 			p = chunk->next;
@@ -635,6 +639,7 @@ hand_out(TransactionId xid, TxnBuffer *txn, uint32 flags,
 	if (!XLogRecPtrIsInvalid(MySubscription->skiplsn))
 	{
 		alone = true;			/* I5 */
+		eager_cancel_all();
 		drain();
 	}
 
@@ -660,12 +665,15 @@ hand_out(TransactionId xid, TxnBuffer *txn, uint32 flags,
 	if (txn != NULL)
 	{
 		bool		any = set_relations(txn, ptxn) && txn->nchanges > 0;
+		bool		begun = eager_commit(txn, ptxn);
 
 		/* A prepared transaction is needed for its end, empty or not. */
 		if (!any && (flags & PTXN_PREPARE) == 0)
 			ptxn->flags |= PTXN_EMPTY;
 		txnbuf_commit(txn, ptxn);
 		set_dependencies(txn, ptxn, csn);
+		if (begun)
+			eager_complete(txn, csn);
 #ifndef PGPARREP_SABOTAGE_NO_FINISH_WAIT
 		ptxn->wait_csn = Max(ptxn->wait_csn, last_finish);	/* I7 */
 #endif
@@ -688,7 +696,16 @@ hand_out(TransactionId xid, TxnBuffer *txn, uint32 flags,
 	handed = csn;
 	pg_write_barrier();
 	pg_atomic_write_u64(&pool->handed, csn);
-	pool_wake_idle(1);
+	if (ptxn->flags & PTXN_EAGER)
+	{
+		uint64		claimed = csn - 1;
+
+		/* So that nobody need look at it, if it is the next one. */
+		(void) pg_atomic_compare_exchange_u64(&pool->claimed, &claimed, csn);
+		shared_wake(Shared->workers[pg_atomic_read_u32(&ptxn->worker) - 1].procno);
+	}
+	else
+		pool_wake_idle(1);
 	CRASH_POINT("handed_out");
 
 	if (alone)
@@ -744,6 +761,7 @@ take_truncate(TransactionId xid, const FStreamFrame *frame)
 	if (frame->len != 5 + (size_t) nrels * sizeof(uint32))
 		protocol_violation("A truncate has the wrong length for its number of relations.");
 
+	eager_never(txn);
 	rels = palloc(sizeof(RelVersion *) * nrels);
 	for (uint32 i = 0; i < nrels; i++)
 	{
@@ -757,12 +775,21 @@ take_truncate(TransactionId xid, const FStreamFrame *frame)
 	body = (TruncateBody *) txnbuf_append(txn, FSTREAM_TRUNCATE, 0,
 										  CONFLICT_ALL, 0, NULL,
 										  offsetof(TruncateBody, versions) +
-											  nrels * sizeof(uint32));
+											  nrels * sizeof(uint32),
+										  0);
 	body->flags = (uint8) frame->body[4];
 	body->nrels = nrels;
 	for (uint32 i = 0; i < nrels; i++)
 		body->versions[i] = rels[i]->version;
 	txnbuf_enforce_limits(txn);
+}
+
+/* eager.c, I6 */
+static bool
+may_begin_early(void)
+{
+	return XLogRecPtrIsInvalid(MySubscription->skiplsn) &&
+		   XLogRecPtrIsInvalid(failed_lsn) && !tables_in_copy();
 }
 
 static void
@@ -793,8 +820,10 @@ take_change(TransactionId xid, const FStreamFrame *frame)
 	txn = txnbuf_get(xid, true);
 	txnbuf_pin_relation(txn, rel);
 	body = txnbuf_append(txn, frame->type, rel->version, conflict,
-						 nkeys, keys, frame->len);
+						 nkeys, keys, frame->len,
+						 pgparrep_key_table ? handed : 0);
 	memcpy(body, frame->body, frame->len);
+	eager_change(txn, conflict, handed, may_begin_early());
 	txnbuf_enforce_limits(txn);
 }
 
@@ -851,7 +880,11 @@ take_frame(const FStreamFrame *frame)
 			 * from before two_phase was on comes late.  The worker finds out.
 			 */
 			if (frame->type == FSTREAM_PREPARE)
-				hand_out(xid, txnbuf_get(xid, true), PTXN_PREPARE, &prepared);
+			{
+				txn = txnbuf_get(xid, true);
+				eager_never(txn);
+				hand_out(xid, txn, PTXN_PREPARE, &prepared);
+			}
 			else if (frame->type == FSTREAM_COMMIT_PREPARED)
 				hand_out(xid, NULL, PTXN_COMMIT_PREPARED, &prepared);
 			else
@@ -965,8 +998,11 @@ housekeeping(void)
 
 	AcceptInvalidationMessages();
 	maybe_reread_subscription_here();
+	eager_announce();
 	if (tables_due(pipeline_empty()))
 	{
+		if (tables_in_copy())
+			eager_cancel_all();
 		drain();
 		tables_sync(last_received);
 	}
@@ -1118,6 +1154,7 @@ pgparrep_leader_main(WalReceiverConn *connection,
 	streamrel_init(area);
 	keyplan_init();
 	txnbuf_init(pool, area);
+	eager_init(pool, area);
 	depend = depend_create(KEY_TABLE_BUCKETS);
 	feedback_init(conn, start_position);
 	CacheRegisterSyscacheCallback(SUBSCRIPTIONOID, subscription_callback, (Datum) 0);

@@ -13,8 +13,16 @@
  * transaction ids, locks and commits.  To everybody else a group is one commit:
  * it becomes known as a whole, and who waits for one of its CSNs waits for all.
  *
- * I1	CSNs are claimed in order, so the oldest transaction that has not
- *		committed is always in the hands of a worker; it waits for no commit.
+ * An eager transaction (eager.c) is begun by a worker before it has a CSN, and
+ * keeps that worker when it gets one; the others pass it by.
+ *
+ * I1	CSNs are claimed in order, but for those of eager transactions, which
+ *		have a worker when they get one.  A worker begins an eager transaction
+ *		only if nothing is left to claim, and at most half of the workers are
+ *		busy with such then: whatever is handed out later is claimed by one of
+ *		the others, as soon as that has done what it claimed before.  So the
+ *		oldest transaction that has not committed is in the hands of a worker,
+ *		or will be claimed by one that is awake; it waits for no commit.
  * I2	committed goes up from one CSN, or group, to the next, by the worker of
  *		that CSN, after its transaction has become visible and before it
  *		releases its locks.
@@ -40,6 +48,37 @@
  * while; W then rolls back, and tries again when its turn has come.  The
  * leader holds no lock that a worker can wait for while it waits for a
  * commit.
+ *
+ * An eager transaction E without a CSN adds two kinds:
+ *
+ *		order edge: E waits for a commit that was handed out before a change
+ *		data edge: E waits for more of its changes, so for the leader, and that
+ *			at times for commits: it has no room, or drains the pipeline
+ *
+ * Both lead to workers with a CSN only (one that has not been claimed waits
+ * for workers with earlier ones).  So count E's CSN as infinite.  If E waits by
+ * one of these edges and is part of a cycle, the last edge before it that is no
+ * lock edge ends at a worker with a CSN, which therefore reaches E by lock edges
+ * alone: the rule above, with E as W, and E gives way.  If no E in the cycle
+ * waits so, they are in it by lock edges only, as any process can be, and W is
+ * found as above.  Two such, E and F, do not order each other: a cycle between
+ * them has a worker with a CSN, or lock edges only.
+ *
+ * Besides, E can stand in the way for long without any cycle, since nobody
+ * knows when it ends.  So it gives way, and is applied after its commit,
+ *
+ *		to an earlier transaction that waits for its locks, also while it is
+ *		busy itself (it looks now and then);
+ *		to a session that has waited for its locks for PATIENCE_MS;
+ *		after IDLE_MS without a change;
+ *		itself, if it waits for a lock for long (worker.c).  That goes for a lock
+ *		of a prepared transaction, too, which nobody else could see: its end
+ *		may come after a transaction that waits for E.
+ *
+ * When E gets its CSN it is a transaction like any other, from the next look
+ * on.  Until then it may give way to one that is later in truth, which costs
+ * an attempt.  Others find it as the holder of that CSN as soon as it is handed
+ * out, whatever E is doing.
  *
  * A prepared transaction keeps its locks until the CSN that ends it, so that a
  * wait for one of them is a wait for that CSN, which nobody can see or break.
@@ -69,6 +108,7 @@
 #include "utils/fmgrprotos.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
+#include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
 #include "compat.h"
@@ -94,6 +134,16 @@
 /* Changes in a group: one that has to be repeated should not cost much. */
 #define MAX_GROUP_CHANGES 500
 
+/* An eager transaction: how often it looks at the time, and at who waits. */
+#define LOOK_CHANGES 16
+#define LOOK_MS 20
+
+/* ... gives way to a local session that has waited for it so long, */
+#define PATIENCE_MS 1000
+
+/* ... and ends if nothing came for so long. */
+#define IDLE_MS 10000
+
 static Pool *order_pool;
 static WorkerSlot *my_slot;
 static int	my_slot_no;
@@ -102,6 +152,11 @@ static uint32 idle_event;
 static uint32 dependency_event;
 static uint32 turn_event;
 static uint32 retry_event;
+static uint32 changes_event;
+
+/* Of the eager transaction in work. */
+static TimestampTz looked_at;	/* when it has looked at who waits */
+static TimestampTz session_waits_since; /* 0: no local session waits */
 
 void
 order_init(Pool *pool, int slot)
@@ -113,6 +168,7 @@ order_init(Pool *pool, int slot)
 	dependency_event = compat_wait_event("PgparrepDependency");
 	turn_event = compat_wait_event("PgparrepCommitTurn");
 	retry_event = compat_wait_event("PgparrepRetry");
+	changes_event = compat_wait_event("PgparrepChanges");
 }
 
 void
@@ -192,7 +248,7 @@ group_size(Csn first, Csn handed)
 
 		changes += ptxn->nchanges;
 		if ((ptxn->flags & (PTXN_EMPTY | PTXN_SKIPLSN | PTXN_ALONE |
-							PTXN_PREPARE | PTXN_FINISH_PREPARED)) != 0 ||
+							PTXN_PREPARE | PTXN_FINISH_PREPARED | PTXN_EAGER)) != 0 ||
 			ptxn->file != 0 || changes > MAX_GROUP_CHANGES ||
 			changes_what_is_alone(ptxn, first + n))
 			break;
@@ -214,6 +270,13 @@ try_claim(Csn *first, Csn *last)
 		if (claimed >= handed)
 			return false;
 		pg_read_barrier();
+		if (pool_txn(order_pool, claimed + 1)->flags & PTXN_EAGER)
+		{
+			if (pg_atomic_compare_exchange_u64(&order_pool->claimed, &claimed,
+											   claimed + 1))
+				claimed++;
+			continue;
+		}
 		n = group_size(claimed + 1, handed);
 		if (pg_atomic_compare_exchange_u64(&order_pool->claimed, &claimed,
 										   claimed + n))
@@ -254,11 +317,30 @@ pass_on(void)
 	}
 }
 
-Csn
-order_claim(Csn *last)
+/* Takes an eager transaction that the leader offers; NULL if it does not. */
+static EagerTxn *
+try_eager(void)
 {
-	Csn			csn;
+	for (int i = 0; i < POOL_EAGER; i++)
+	{
+		EagerTxn   *eager = &order_pool->eager[i];
+		uint32		state = EAGER_STATE(EAGER_OFFERED, 0);
+
+		if (pg_atomic_read_u32(&eager->state) == state &&
+			pg_atomic_compare_exchange_u32(&eager->state, &state,
+										   EAGER_STATE(EAGER_RUNNING, my_slot_no)))
+			return eager;
+	}
+	return NULL;
+}
+
+Csn
+order_claim(Csn *last, EagerTxn **eager)
+{
+	Csn			csn = 0;
 	long		timeout = 0;
+
+	*eager = NULL;
 
 	order_exit_if_stopped();
 	if (!try_claim(&csn, last))
@@ -281,6 +363,9 @@ order_claim(Csn *last)
 			pg_memory_barrier();
 			if (try_claim(&csn, last))
 				break;
+			*eager = try_eager();
+			if (*eager != NULL)
+				break;
 			rc = WaitLatch(MyLatch,
 						   WL_LATCH_SET | WL_EXIT_ON_PM_DEATH |
 							   (timeout > 0 ? WL_TIMEOUT : 0),
@@ -293,6 +378,16 @@ order_claim(Csn *last)
 			}
 		}
 		pg_atomic_fetch_sub_u32(&order_pool->nidle, 1);
+	}
+
+	if (*eager != NULL)
+	{
+		pg_atomic_write_u32(&my_slot->eager, 1);
+		order_set_state(WORKER_APPLYING);
+		pass_on();
+		looked_at = GetCurrentTimestamp();
+		session_waits_since = 0;
+		return 0;
 	}
 
 	pg_read_barrier();
@@ -373,8 +468,12 @@ earlier_waits_for_me(Csn csn)
 		if (worker == 0)
 			continue;
 		slot = &Shared->workers[worker - 1];
-		if (pg_atomic_read_u64(&slot->csn) > c ||
-			pg_atomic_read_u64(&slot->last_csn) < c || slot->procno < 0)
+		if (slot->procno < 0)
+			continue;
+		/* One that began it early keeps it, and need not know that it has a CSN. */
+		if ((pool_txn(order_pool, c)->flags & PTXN_EAGER) == 0 &&
+			(pg_atomic_read_u64(&slot->csn) > c ||
+			 pg_atomic_read_u64(&slot->last_csn) < c))
 			continue;
 
 		/* Looking at the lock table is dear: only if it waits for a lock. */
@@ -402,6 +501,96 @@ earlier_waits_for_me(Csn csn)
 	return found;
 }
 
+/* What is earlier than the transaction in work has a lower CSN than this. */
+Csn
+order_bound(void)
+{
+	Csn			csn = pg_atomic_read_u64(&my_slot->csn);
+
+	return csn != 0 ? csn : pg_atomic_read_u64(&order_pool->handed) + 1;
+}
+
+/* Raises an error if a worker with an earlier CSN waits for a lock of this one. */
+static void
+give_way_to_earlier(void)
+{
+	LeaderSlot *leader = &Shared->leaders[order_pool->leader_slot];
+
+#ifdef PGPARREP_SABOTAGE_NO_YIELD
+	return;
+#endif
+	if (!earlier_waits_for_me(order_bound()))
+		return;
+	pg_atomic_fetch_add_u64(&leader->yields, 1);
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+			 errmsg("remote transaction gives way to an earlier one that waits for its locks")));
+}
+
+/* Does a session that is no worker of this pool wait for a lock of ours? */
+static bool
+session_waits_for_me(void)
+{
+	MemoryContext mcxt = NULL;
+	MemoryContext oldcxt = CurrentMemoryContext;
+	bool		found = false;
+
+	for (int i = 0; i < MaxBackends && !found; i++)
+	{
+		PGPROC	   *proc = &ProcGlobal->allProcs[i];
+		int			pid = proc->pid;
+		bool		worker = false;
+		int			n = pg_atomic_read_u32(&order_pool->nworkers);
+		int32	   *blockers;
+		ArrayType  *array;
+
+		if (pid == 0 ||
+			(*(volatile uint32 *) &proc->wait_event_info & 0xFF000000) != PG_WAIT_LOCK)
+			continue;
+		for (int w = 0; w < n && !worker; w++)
+			worker = Shared->workers[order_pool->workers[w]].pid == pid;
+		if (worker)
+			continue;
+		if (mcxt == NULL)
+		{
+			mcxt = AllocSetContextCreate(oldcxt, "pgparrep wait graph",
+										 ALLOCSET_SMALL_SIZES);
+			MemoryContextSwitchTo(mcxt);
+		}
+		array = DatumGetArrayTypeP(DirectFunctionCall1(pg_blocking_pids,
+													   Int32GetDatum(pid)));
+		blockers = (int32 *) ARR_DATA_PTR(array);
+		n = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
+		for (int b = 0; b < n; b++)
+			found |= (blockers[b] == MyProcPid);
+	}
+	if (mcxt != NULL)
+	{
+		MemoryContextSwitchTo(oldcxt);
+		MemoryContextDelete(mcxt);
+	}
+	return found;
+}
+
+/* Raises an error if an eager transaction is in the way of others. */
+static void
+look_who_waits(TimestampTz now)
+{
+	looked_at = now;
+	order_exit_if_stopped();
+#ifndef PGPARREP_SABOTAGE_EAGER_IN_THE_WAY
+	give_way_to_earlier();
+#endif
+	if (pg_atomic_read_u64(&my_slot->csn) != 0 || !session_waits_for_me())
+		session_waits_since = 0;
+	else if (session_waits_since == 0)
+		session_waits_since = now;
+	else if (TimestampDifferenceExceeds(session_waits_since, now, PATIENCE_MS))
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("remote transaction that has not committed gives way to a session that waits for its locks")));
+}
+
 static inline bool
 has_committed(Csn csn)
 {
@@ -426,7 +615,6 @@ void
 order_wait(Csn csn, WorkerState state, bool in_transaction)
 {
 	volatile long timeout = FIRST_CHECK_MS;
-	Csn			mine = pg_atomic_read_u64(&my_slot->csn);
 
 #ifdef PGPARREP_SABOTAGE_NO_COMMIT_WAIT
 	if (state == WORKER_WAIT_TURN)
@@ -461,18 +649,12 @@ order_wait(Csn csn, WorkerState state, bool in_transaction)
 			after_wait(rc);
 			if (rc & WL_TIMEOUT)
 			{
-#ifndef PGPARREP_SABOTAGE_NO_YIELD
-				if (in_transaction && earlier_waits_for_me(mine))
-#else
-				if (false)
-#endif
+				if (in_transaction)
 				{
-					LeaderSlot *leader = &Shared->leaders[order_pool->leader_slot];
-
-					pg_atomic_fetch_add_u64(&leader->yields, 1);
-					ereport(ERROR,
-							(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-							 errmsg("remote transaction gives way to an earlier one that waits for its locks")));
+					if (pg_atomic_read_u32(&my_slot->eager) != 0)
+						look_who_waits(GetCurrentTimestamp());
+					else
+						give_way_to_earlier();
 				}
 				timeout = Min(timeout * 2, LAST_CHECK_MS);
 			}
@@ -485,6 +667,101 @@ order_wait(Csn csn, WorkerState state, bool in_transaction)
 	}
 	PG_END_TRY();
 	order_set_state(WORKER_APPLYING);
+}
+
+/* Eager transactions */
+
+Csn
+order_eager_csn(EagerTxn *eager)
+{
+	Csn			csn = pg_atomic_read_u64(&eager->csn);
+
+	if (csn == 0 || pg_atomic_read_u64(&order_pool->handed) < csn)
+		return 0;
+	pg_read_barrier();
+	return csn;
+}
+
+void
+order_adopt(Csn csn)
+{
+	pg_atomic_write_u64(&my_slot->last_csn, csn);
+	pg_atomic_write_u64(&my_slot->csn, csn);
+}
+
+void
+order_eager_look(void)
+{
+	static int	n = 0;
+	TimestampTz now;
+
+	if (++n < LOOK_CHANGES)
+		return;
+	n = 0;
+	now = GetCurrentTimestamp();
+	if (TimestampDifferenceExceeds(looked_at, now, LOOK_MS))
+		look_who_waits(now);
+}
+
+void
+order_wait_changes(EagerTxn *eager, uint64 position)
+{
+	volatile long timeout = FIRST_CHECK_MS;
+	TimestampTz began = GetCurrentTimestamp();
+
+	order_set_state(WORKER_WAIT_CHANGES);
+	for (;;)
+	{
+		TimestampTz now;
+		int			rc;
+
+		pg_atomic_write_u32(&eager->waiting, 1);
+		pg_memory_barrier();	/* announced first; the leader looks last */
+		if (pg_atomic_read_u64(&eager->bytes) != position ||
+			order_eager_csn(eager) != 0 ||
+			EAGER_KIND(pg_atomic_read_u32(&eager->state)) == EAGER_CANCELLED)
+			break;
+		rc = WaitLatch(MyLatch,
+					   WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					   timeout, changes_event);
+		after_wait(rc);
+		now = GetCurrentTimestamp();
+		if ((rc & WL_TIMEOUT) == 0 &&
+			!TimestampDifferenceExceeds(looked_at, now, LAST_CHECK_MS))
+			continue;
+		look_who_waits(now);
+		if (TimestampDifferenceExceeds(began, now, IDLE_MS))
+			ereport(ERROR,
+					(errcode(ERRCODE_QUERY_CANCELED),
+					 errmsg("remote transaction that has not committed is idle")));
+		timeout = Min(timeout * 2, LAST_CHECK_MS);
+	}
+	pg_atomic_write_u32(&eager->waiting, 0);
+	order_set_state(WORKER_APPLYING);
+}
+
+Csn
+order_eager_end(EagerTxn *eager)
+{
+	uint32		state = EAGER_STATE(EAGER_RUNNING, my_slot_no);
+	Csn			csn = 0;
+
+	pg_atomic_write_u32(&my_slot->eager, 0);
+	if (pg_atomic_compare_exchange_u32(&eager->state, &state,
+									   EAGER_STATE(EAGER_GIVEN_UP, my_slot_no)))
+		return 0;
+	if (EAGER_KIND(state) == EAGER_COMMITTED)
+	{
+		/* The leader is about to hand it out, or has. */
+		while ((csn = order_eager_csn(eager)) == 0)
+		{
+			order_exit_if_stopped();
+			CHECK_FOR_INTERRUPTS();
+			pg_usleep(100);
+		}
+	}
+	pg_atomic_write_u32(&eager->state, EAGER_STATE(EAGER_FREE, 0));
+	return csn;
 }
 
 uint32

@@ -116,6 +116,16 @@ pool_create(RepOriginId origin, const char *origin_name)
 	for (int i = 0; i < POOL_RING_SIZE; i++)
 		pg_atomic_init_u32(&pool->ring[i].worker, 0);
 	serial_init(pool);
+	for (int i = 0; i < POOL_EAGER; i++)
+	{
+		EagerTxn   *eager = &pool->eager[i];
+
+		pg_atomic_init_u32(&eager->state, EAGER_STATE(EAGER_FREE, 0));
+		pg_atomic_init_u32(&eager->waiting, 0);
+		pg_atomic_init_u64(&eager->bytes, 0);
+		pg_atomic_init_u64(&eager->csn, 0);
+		LWLockInitialize(&eager->lock, Shared->eager_tranche);
+	}
 
 	StartTransactionCommand();	/* it looks up temp_tablespaces */
 	FileSetInit(&pool->fileset);

@@ -24,6 +24,9 @@
  * given up on its account: the leader does not know all that makes a worker
  * look at other rows (a partition's trigger, a default of a local column).
  *
+ * And likewise it is not changed by transactions that have not committed on the
+ * publisher (eager.c) for a while after one of those had to be rolled back.
+ *
  * I1	This only saves work, as the table of keys does: it may be wrong in
  *		either direction.  Everything is written without a lock, and two
  *		workers that note trouble at once count as one.
@@ -57,6 +60,7 @@ serial_init(Pool *pool)
 	{
 		init_span(&pool->tables[i].serial);
 		init_span(&pool->tables[i].alone);
+		init_span(&pool->tables[i].eager);
 	}
 }
 
@@ -98,4 +102,10 @@ void
 serial_note_alone(Pool *pool, uint32 table, Csn csn)
 {
 	(void) begin_span(pool, &pool->tables[table].alone, csn);
+}
+
+void
+serial_note_eager(Pool *pool, uint32 table, Csn csn)
+{
+	(void) begin_span(pool, &pool->tables[table].eager, csn);
 }

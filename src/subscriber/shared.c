@@ -81,9 +81,11 @@ shared_startup(void)
 		Shared->failed = (FailedTxn *) ptr;
 		Shared->lock = &GetNamedLWLockTranche(PGPARREP_NAME)->lock;
 		Shared->dsa_tranche = LWLockNewTrancheId();
+		Shared->eager_tranche = LWLockNewTrancheId();
 	}
 	LWLockRelease(AddinShmemInitLock);
 	LWLockRegisterTranche(Shared->dsa_tranche, "pgparrep_changes");
+	LWLockRegisterTranche(Shared->eager_tranche, "pgparrep_eager");
 }
 
 void
@@ -123,6 +125,8 @@ shared_take_leader_slot(Oid subid)
 			pg_atomic_init_u64(&slot->transactions, 0);
 			pg_atomic_init_u64(&slot->retries, 0);
 			pg_atomic_init_u64(&slot->yields, 0);
+			pg_atomic_init_u64(&slot->eager, 0);
+			pg_atomic_init_u64(&slot->eager_rolled_back, 0);
 			slot->pid = MyProcPid;
 			slot->subid = subid;
 			break;
@@ -169,6 +173,7 @@ shared_take_worker_slot(Oid subid)
 			pg_atomic_init_u64(&slot->wait_csn, 0);
 			pg_atomic_init_u64(&slot->csn, 0);
 			pg_atomic_init_u64(&slot->last_csn, 0);
+			pg_atomic_init_u32(&slot->eager, 0);
 			pg_atomic_init_u32(&slot->table, POOL_EVERY_TABLE);
 			pg_atomic_init_u32(&slot->remote_xid, 0);
 			pg_atomic_init_u64(&slot->commit_lsn, 0);

@@ -24,6 +24,12 @@
  * I5	A subtransaction and all below it are contiguous from its first change
  *		until it aborts, since its parent cannot write meanwhile.  So aborting
  *		it is cutting the buffer off at its start.
+ * I6	An eager transaction (eager.c) is read while it is written.  What has
+ *		been announced to its reader does not change.  Chunks are taken away
+ *		only under the lock of its EagerTxn, under which the reader copies from
+ *		them, and what they hold is in the file by then.  Before it is cut off
+ *		or dropped it is cancelled: the reader looks for that after it has read,
+ *		and before it believes what it read.
  *
  *-------------------------------------------------------------------------
  */
@@ -37,6 +43,7 @@
 #include "utils/resowner.h"
 
 #include "compat.h"
+#include "eager.h"
 #include "guc.h"
 #include "pool.h"
 #include "streamrel.h"
@@ -351,10 +358,13 @@ spill(TxnBuffer *txn)
 	CurrentResourceOwner = oldowner;
 	CRASH_POINT("spilled");
 
-	freed = chunks_free(txn->first);
+	chunk = txn->first;
+	txn->first = txn->last = InvalidDsaPointer;
+	if (txn->eager != NULL)
+		eager_spilled(txn);
+	freed = chunks_free(chunk);
 	txn->allocated -= freed;
 	uncommitted_bytes -= freed;
-	txn->first = txn->last = InvalidDsaPointer;
 }
 
 /* Transactions */
@@ -396,7 +406,7 @@ txnbuf_get(TransactionId xid, bool create)
  */
 char *
 txnbuf_append(TxnBuffer *txn, char type, uint32 version, Conflict conflict,
-			  int nkeys, const uint64 *keys, uint32 len)
+			  int nkeys, const uint64 *keys, uint32 len, Csn handed)
 {
 	Size		size = MAXALIGN(sizeof(ChangeRec) + nkeys * sizeof(uint64) + (Size) len);
 	Chunk	   *c = NULL;
@@ -426,7 +436,7 @@ txnbuf_append(TxnBuffer *txn, char type, uint32 version, Conflict conflict,
 	rec->type = type;
 	rec->conflict = conflict;
 	rec->nkeys = nkeys;
-	rec->wait_csn = 0;
+	rec->wait_csn = handed;
 	if (nkeys > 0)
 		memcpy(change_keys(rec), keys, nkeys * sizeof(uint64));
 	c->used += size;
@@ -515,6 +525,11 @@ truncate_to(TxnBuffer *txn, uint64 position)
 	dsa_pointer chunk = txn->first;
 	dsa_pointer prev = InvalidDsaPointer;
 	Size		freed;
+
+	if (position == txn->bytes)
+		return;
+	if (txn->eager != NULL)
+		eager_never(txn);		/* I6 */
 
 	if (position < txn->file_bytes)
 	{
@@ -630,6 +645,7 @@ forget(TxnBuffer *txn)
 static void
 free_buffer(TxnBuffer *txn)
 {
+	Assert(txn->eager == NULL);
 	chunks_free(txn->first);
 	if (txn->file != 0)
 		spill_delete(txn->file);
@@ -665,6 +681,7 @@ txnbuf_commit(TxnBuffer *txn, PoolTxn *ptxn)
 void
 txnbuf_drop(TxnBuffer *txn)
 {
+	eager_never(txn);
 	forget(txn);
 	free_buffer(txn);
 }
@@ -697,69 +714,223 @@ txnbuf_committed_bytes(void)
 
 /* Reading, in a worker. */
 
-void
-txnread_begin(TxnReader *reader, Pool *pool, dsa_area *area, PoolTxn *ptxn)
+static void
+open_file(TxnReader *reader, uint32 file)
+{
+	char		name[MAXPGPATH];
+
+	spill_file_name(name, sizeof(name), file);
+	reader->file = BufFileOpenFileSet(&reader->pool->fileset, name, O_RDONLY, false);
+}
+
+static void
+reader_init(TxnReader *reader, Pool *pool, dsa_area *area)
 {
 	reader->pool = pool;
 	reader->area = area;
 	reader->chunk = NULL;
 	reader->offset = 0;
 	reader->file = NULL;
-	if (ptxn->file != 0)
-	{
-		char		name[MAXPGPATH];
+	reader->eager = NULL;
+}
 
-		spill_file_name(name, sizeof(name), ptxn->file);
-		reader->file = BufFileOpenFileSet(&pool->fileset, name, O_RDONLY, false);
-	}
+void
+txnread_begin(TxnReader *reader, Pool *pool, dsa_area *area, PoolTxn *ptxn)
+{
+	reader_init(reader, pool, area);
+	if (ptxn->file != 0)
+		open_file(reader, ptxn->file);
 	else if (DsaPointerIsValid(ptxn->chunks))
 		reader->chunk = dsa_get_address(area, ptxn->chunks);
 }
 
-static void
-reserve_body(TxnReader *reader, Size len)
+void
+txnread_begin_eager(TxnReader *reader, Pool *pool, dsa_area *area, EagerTxn *eager)
 {
-	if (len + 1 > reader->bodysize)
-	{
-		if (reader->body)
-			pfree(reader->body);
-		reader->body = NULL;
-		reader->bodysize = Max(8192, len + 1);
-		reader->body = MemoryContextAllocHuge(TopMemoryContext,
-											  reader->bodysize);
-	}
+	reader_init(reader, pool, area);
+	reader->eager = eager;
+	reader->position = 0;
+	reader->file_limit = 0;
+	reader->at = InvalidDsaPointer;
+	reader->batch_used = 0;
+	reader->batch_offset = 0;
 }
 
 static void
-read_file(TxnReader *reader, void *ptr, Size size)
+reserve(char **buf, Size *bufsize, Size len)
 {
-	if (BufFileRead(reader->file, ptr, size) != size)
+	if (len > *bufsize)
+	{
+		if (*buf)
+			pfree(*buf);
+		*buf = NULL;
+		*bufsize = Max(8192, len);
+		*buf = MemoryContextAllocHuge(TopMemoryContext, *bufsize);
+	}
+}
+
+static inline void
+reserve_body(TxnReader *reader, Size len)
+{
+	reserve(&reader->body, &reader->bodysize, len + 1);
+}
+
+static void
+check_cancelled(const TxnReader *reader)
+{
+	if (reader->eager == NULL)
+		return;
+	pg_read_barrier();
+	if (EAGER_KIND(pg_atomic_read_u32(&reader->eager->state)) == EAGER_CANCELLED)
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg("remote transaction is not applied before its commit any more")));
+}
+
+/* False at the end of the file, if that is allowed. */
+static bool
+read_file(TxnReader *reader, void *ptr, Size size, bool end_ok)
+{
+	size_t		n = BufFileRead(reader->file, ptr, size);
+
+	check_cancelled(reader);
+	if (n == size)
+		return true;
+	if (n == 0 && end_ok)
+		return false;
+	ereport(ERROR,
+			(errcode_for_file_access(),
+			 errmsg("could not read from temporary file of a remote transaction: %m")));
+}
+
+static bool
+next_from_file(TxnReader *reader, bool end_ok)
+{
+	ChangeRec  *rec = &reader->rec;
+	Size		rest;
+
+	if (!read_file(reader, rec, sizeof(*rec), end_ok))
+		return false;
+	rest = rec->size - sizeof(*rec);
+	reserve_body(reader, rest);
+	(void) read_file(reader, reader->body, rest, false);
+	if (rec->nkeys > 0)
+		memmove(reader->body, reader->body + rec->nkeys * sizeof(uint64),
+				rec->len);
+	return true;
+}
+
+static void
+next_from_memory(TxnReader *reader, const char *data)
+{
+	const ChangeRec *rec = (const ChangeRec *) data;
+
+	reader->rec = *rec;
+	reserve_body(reader, rec->len);
+	memcpy(reader->body, change_body(rec), rec->len);
+}
+
+/*
+ * Finds out where the next change of an eager transaction is, and copies a
+ * number of them if they are in memory.  False if none has been announced.
+ */
+static bool
+refill(TxnReader *reader)
+{
+	EagerTxn   *eager = reader->eager;
+	uint64		bytes = pg_atomic_read_u64(&eager->bytes);
+	uint32		file;
+
+	if (reader->position == bytes)
+	{
+		check_cancelled(reader);
+		return false;
+	}
+	pg_read_barrier();
+
+	LWLockAcquire(&eager->lock, LW_SHARED);
+	check_cancelled(reader);	/* an error releases the lock */
+	if (reader->position >= eager->file_bytes)
+	{
+		Chunk	   *chunk;
+		uint32		n;
+
+		/* All that was in memory, and read from there, went to the file? */
+		if (!DsaPointerIsValid(reader->at) || reader->generation != eager->generation)
+		{
+			Assert(reader->position == eager->file_bytes);
+			reader->at = eager->first;
+			reader->at_offset = 0;
+			reader->generation = eager->generation;
+		}
+		for (;;)
+		{
+			chunk = dsa_get_address(reader->area, reader->at);
+			n = Min(chunk->used - reader->at_offset, bytes - reader->position);
+			if (n > 0)
+				break;
+			reader->at = chunk->next;
+			reader->at_offset = 0;
+		}
+		reserve(&reader->batch, &reader->batch_size, n);
+		memcpy(reader->batch, chunk->data + reader->at_offset, n);
+		reader->batch_used = n;
+		reader->batch_offset = 0;
+		reader->at_offset += n;
+		LWLockRelease(&eager->lock);
+		return true;
+	}
+	file = eager->file;
+	reader->file_limit = Min(eager->file_bytes, bytes);
+	LWLockRelease(&eager->lock);
+
+	/* An open file does not know of segments that were added since. */
+	if (reader->file != NULL &&
+		(reader->file_limit - 1) / BUFFILE_SEGMENT > reader->file_segment)
+	{
+		BufFileClose(reader->file);
+		reader->file = NULL;
+	}
+	if (reader->file == NULL)
+	{
+		reader->file_segment = (reader->file_limit - 1) / BUFFILE_SEGMENT;
+		open_file(reader, file);
+	}
+	if (BufFileSeek(reader->file, (int) (reader->position / BUFFILE_SEGMENT),
+					(off_t) (reader->position % BUFFILE_SEGMENT), SEEK_SET) != 0)
 		ereport(ERROR,
 				(errcode_for_file_access(),
-				 errmsg("could not read from temporary file of a remote transaction: %m")));
+				 errmsg("could not seek in temporary file of a remote transaction: %m")));
+	return true;
+}
+
+static bool
+next_eager(TxnReader *reader)
+{
+	if (reader->batch_offset == reader->batch_used &&
+		reader->position >= reader->file_limit && !refill(reader))
+		return false;
+	if (reader->batch_offset < reader->batch_used)
+	{
+		next_from_memory(reader, reader->batch + reader->batch_offset);
+		reader->batch_offset += reader->rec.size;
+	}
+	else
+		(void) next_from_file(reader, false);
+	reader->position += reader->rec.size;
+	return true;
 }
 
 bool
 txnread_next(TxnReader *reader)
 {
+	if (reader->eager)
+		return next_eager(reader);
 	if (reader->file)
 	{
-		ChangeRec  *rec = &reader->rec;
-		Size		rest;
-		size_t		n = BufFileRead(reader->file, rec, sizeof(*rec));
-
-		if (n == 0)
+		if (!next_from_file(reader, true))
 			return false;
-		if (n != sizeof(*rec))
-			ereport(ERROR,
-					(errcode_for_file_access(),
-					 errmsg("could not read from temporary file of a remote transaction: %m")));
-		rest = rec->size - sizeof(*rec);
-		reserve_body(reader, rest);
-		read_file(reader, reader->body, rest);
-		if (rec->nkeys > 0)
-			memmove(reader->body, reader->body + rec->nkeys * sizeof(uint64),
-					rec->len);
+		reader->rec.wait_csn = 0;	/* its transaction waits as a whole */
 		return true;
 	}
 
@@ -775,15 +946,22 @@ txnread_next(TxnReader *reader)
 	if (reader->chunk == NULL)
 		return false;
 
-	{
-		ChangeRec  *rec = (ChangeRec *) (reader->chunk->data + reader->offset);
-
-		reader->rec = *rec;
-		reserve_body(reader, rec->len);
-		memcpy(reader->body, change_body(rec), rec->len);
-		reader->offset += rec->size;
-	}
+	next_from_memory(reader, reader->chunk->data + reader->offset);
+	reader->offset += reader->rec.size;
 	return true;
+}
+
+char *
+txnread_relation(TxnReader *reader, const TxnRel *rel)
+{
+	char	   *body = palloc(rel->len);
+
+	/* It goes with the transaction, when that is cancelled (I6). */
+	LWLockAcquire(&reader->eager->lock, LW_SHARED);
+	check_cancelled(reader);
+	memcpy(body, dsa_get_address(reader->area, rel->body), rel->len);
+	LWLockRelease(&reader->eager->lock);
+	return body;
 }
 
 void
@@ -791,15 +969,17 @@ txnread_end(TxnReader *reader)
 {
 	if (reader->file)
 		BufFileClose(reader->file);
-	reader->file = NULL;
-	reader->chunk = NULL;
+	txnread_abort(reader);
+}
 
-	/* Do not sit on the room for one large row. */
-	if (reader->bodysize > 1024 * 1024)
+static void
+free_large_room(char **buf, Size *size)
+{
+	if (*size > 1024 * 1024)
 	{
-		pfree(reader->body);
-		reader->body = NULL;
-		reader->bodysize = 0;
+		pfree(*buf);
+		*buf = NULL;
+		*size = 0;
 	}
 }
 
@@ -809,4 +989,9 @@ txnread_abort(TxnReader *reader)
 {
 	reader->file = NULL;
 	reader->chunk = NULL;
+	reader->eager = NULL;
+
+	/* Do not sit on the room for one large row. */
+	free_large_room(&reader->body, &reader->bodysize);
+	free_large_room(&reader->batch, &reader->batch_size);
 }

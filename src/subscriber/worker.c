@@ -33,7 +33,11 @@
  *		let go of, since its end may be in the hands of another worker.
  *		Both a PREPARE and an end can be repeated: whether they are done is seen
  *		from the prepared transaction and from the origin.
- * I8	Whatever reads other rows is run in READ COMMITTED and by session
+ * I8	An eager transaction (eager.c) has neither CSN nor end at first.  An
+ *		attempt at it is one that began early; where it would have to wait for
+ *		its turn before it has got its CSN, it is given up instead.  Whatever
+ *		its error says, nobody hears of it.
+ * I9	Whatever reads other rows is run in READ COMMITTED and by session
  *		settings that do not depend on the database or role.
  *
  *-------------------------------------------------------------------------
@@ -86,6 +90,12 @@
  */
 #define MAX_KNOWN_VERSIONS 256
 
+/*
+ * An eager transaction waits for a lock no longer than this: an earlier one may
+ * wait for it meanwhile, and it cannot look for that (order.c).
+ */
+#define EAGER_LOCK_TIMEOUT_MS 1000
+
 static Pool *pool;
 static dsa_area *area;
 static WorkerSlot *slot;
@@ -100,6 +110,7 @@ static bool began_at_turn;		/* ... and was so when the attempt began (I2) */
 static bool applying;			/* local transaction is for my_txn */
 static bool has_baton;			/* I4 */
 static bool published;			/* I5 */
+static EagerTxn *my_eager;		/* I8; until it has its CSN, my_csn is 0 and my_txn NULL */
 
 /* What apply.c has been told, and not to forget yet. */
 static uint32 *known_versions = NULL;
@@ -110,9 +121,43 @@ static bool subscription_stale = false;
 bool
 worker_at_turn(void)
 {
-	if (!at_turn)
+	if (!at_turn && my_csn != 0)
 		at_turn = order_at_turn(my_csn);
 	return at_turn;
+}
+
+/* What apply.c has to know of the transaction in work. */
+static void
+describe(ApplyTxn *txn)
+{
+	if (my_txn == NULL)
+	{
+		memset(txn, 0, sizeof(*txn));
+		txn->remote_xid = my_eager->remote_xid;
+		return;
+	}
+	txn->remote_xid = my_txn->remote_xid;
+	txn->commit_lsn = my_txn->commit_lsn;
+	txn->end_lsn = my_txn->end_lsn;
+	txn->commit_time = my_txn->commit_time;
+}
+
+/* Has the eager transaction in work got its CSN? */
+static bool
+adopt_csn(void)
+{
+	Csn			csn = order_eager_csn(my_eager);
+	ApplyTxn	txn;
+
+	if (csn == 0)
+		return false;
+	my_csn = my_last_csn = csn;
+	my_txn = pool_txn(pool, csn);
+	pg_atomic_write_u64(&slot->commit_lsn, my_txn->commit_lsn);
+	order_adopt(csn);
+	describe(&txn);
+	apply_next(&txn);
+	return true;
 }
 
 void
@@ -120,6 +165,10 @@ worker_wait_turn(void)
 {
 	if (!at_turn)
 	{
+		if (my_csn == 0 && !adopt_csn())
+			ereport(ERROR,
+					(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+					 errmsg("remote transaction has to wait for its turn before it has committed")));
 		order_wait(my_csn - 1, WORKER_WAIT_TURN, true);
 		at_turn = true;
 	}
@@ -216,9 +265,12 @@ xact_callback(XactEvent event, void *arg)
 		case XACT_EVENT_ABORT:
 #ifdef PGPARREP_SABOTAGE_ROLLBACK_MOVES_ORIGIN
 			/* what servers from 16 on do with an origin LSN that is set early */
-			set_origin();
-			replorigin_session_advance(my_txn->end_lsn, InvalidXLogRecPtr);
-			clear_origin();
+			if (my_txn != NULL)
+			{
+				set_origin();
+				replorigin_session_advance(my_txn->end_lsn, InvalidXLogRecPtr);
+				clear_origin();
+			}
 #endif
 			give_up_baton();
 			applying = false;
@@ -314,31 +366,32 @@ clear_skip_lsn(void)
 	PopActiveSnapshot();
 }
 
-/* Tells apply.c the versions that the transaction uses. */
+/* Tells apply.c a version that the transaction uses. */
+static void
+define_relation(const TxnRel *rel, const char *body)
+{
+	/* Room first: one that is known and not in the list stays for ever. */
+	if (nknown_versions == maxknown_versions)
+	{
+		int			n = Max(MAX_KNOWN_VERSIONS, 2 * maxknown_versions);
+
+		if (known_versions == NULL)
+			known_versions = MemoryContextAlloc(TopMemoryContext,
+												n * sizeof(uint32));
+		else
+			known_versions = repalloc(known_versions, n * sizeof(uint32));
+		maxknown_versions = n;
+	}
+	apply_define_relation(rel->version, body, rel->len);
+	known_versions[nknown_versions++] = rel->version;
+}
+
 static void
 define_relations(const TxnRel *rels)
 {
 	for (int i = 0; i < my_txn->nrels; i++)
-	{
-		if (!rels[i].apply || apply_knows_relation(rels[i].version))
-			continue;
-
-		/* Room first: one that is known and not in the list stays for ever. */
-		if (nknown_versions == maxknown_versions)
-		{
-			int			n = Max(MAX_KNOWN_VERSIONS, 2 * maxknown_versions);
-
-			if (known_versions == NULL)
-				known_versions = MemoryContextAlloc(TopMemoryContext,
-													n * sizeof(uint32));
-			else
-				known_versions = repalloc(known_versions, n * sizeof(uint32));
-			maxknown_versions = n;
-		}
-		apply_define_relation(rels[i].version,
-							  dsa_get_address(area, rels[i].body), rels[i].len);
-		known_versions[nknown_versions++] = rels[i].version;
-	}
+		if (rels[i].apply && !apply_knows_relation(rels[i].version))
+			define_relation(&rels[i], dsa_get_address(area, rels[i].body));
 }
 
 static void
@@ -396,6 +449,18 @@ note_trouble(int sqlstate)
 {
 	uint32		table = order_yield_table();
 
+	if (my_eager != NULL)
+	{
+		/* Taken away, cancelled, or idle: nothing to learn from. */
+		if (EAGER_KIND(pg_atomic_read_u32(&my_eager->state)) != EAGER_CANCELLED &&
+			(table != ORDER_NO_YIELD || !shared_is_transient(sqlstate) ||
+			 sqlstate == ERRCODE_T_R_SERIALIZATION_FAILURE ||
+			 sqlstate == ERRCODE_T_R_DEADLOCK_DETECTED ||
+			 sqlstate == ERRCODE_LOCK_NOT_AVAILABLE))
+			serial_note_eager(pool, pg_atomic_read_u32(&slot->table), order_bound());
+		if (my_csn == 0)
+			return;
+	}
 	if (table == ORDER_NO_YIELD)
 	{
 		/* Of these, only deadlocks and lock timeouts. */
@@ -478,14 +543,68 @@ apply_changes(Csn csn)
 	return n;
 }
 
-/* What apply.c has to know of the transaction in work. */
-static void
-describe(ApplyTxn *txn)
+/*
+ * The same for an eager transaction, as its changes arrive.  Returns when they
+ * are all applied, and it has its CSN.
+ */
+static uint64
+apply_eager_changes(void)
 {
-	txn->remote_xid = my_txn->remote_xid;
-	txn->commit_lsn = my_txn->commit_lsn;
-	txn->end_lsn = my_txn->end_lsn;
-	txn->commit_time = my_txn->commit_time;
+	EagerTxn   *eager = my_eager;
+	const TxnRel *rel = NULL;
+	uint64		n = 0;
+
+	if (LockTimeout == 0 || LockTimeout > EAGER_LOCK_TIMEOUT_MS)
+		(void) set_config_option("lock_timeout",
+								 CppAsString2(EAGER_LOCK_TIMEOUT_MS),
+								 PGC_SUSET, PGC_S_SESSION, GUC_ACTION_LOCAL,
+								 true, 0, false);
+	txnread_begin_eager(&reader, pool, area, eager);
+	for (;;)
+	{
+		ChangeRec  *rec = &reader.rec;
+		bool		complete = my_csn != 0;
+
+		CHECK_FOR_INTERRUPTS();
+		if (!txnread_next(&reader))
+		{
+			if (complete)
+				break;
+			if (!adopt_csn())
+				order_wait_changes(eager, reader.position);
+			continue;
+		}
+		order_eager_look();
+		if (rec->wait_csn != 0 && !at_turn)
+			order_wait(rec->wait_csn, WORKER_WAIT_DEPENDENCY, true);
+
+		if (rel == NULL || rel->version != rec->version)
+		{
+			rel = NULL;
+			for (int i = 0; i < eager->nrels; i++)
+				if (eager->rels[i].version == rec->version)
+					rel = &eager->rels[i];
+			if (rel == NULL)
+				elog(ERROR, "relation of an eager transaction is not known");
+			pg_atomic_write_u32(&slot->table, rel->table);
+			if (my_csn == 0 && serial_not_eager(pool, rel->table, order_bound()))
+				ereport(ERROR,
+						(errcode(ERRCODE_QUERY_CANCELED),
+						 errmsg("table is not changed before the commit for a while")));
+			if (!apply_knows_relation(rel->version))
+			{
+				char	   *body = txnread_relation(&reader, rel);
+
+				define_relation(rel, body);
+				pfree(body);
+			}
+			apply_expect_relation(rel->version, rel->relid);
+		}
+		apply_change(rec->version, rec->type, reader.body, rec->len);
+		n++;
+	}
+	txnread_end(&reader);
+	return n;
 }
 
 /*
@@ -592,14 +711,22 @@ attempt(void)
 		at_turn = false;
 		began_at_turn = worker_at_turn();
 
-		my_txn = pool_txn(pool, my_csn);
+		if (my_eager != NULL)
+		{
+			describe(&txn);
+			apply_begin(&txn);
+			n = apply_eager_changes();
+			apply_end();
+		}
+		else
+			my_txn = pool_txn(pool, my_csn);
 		describe(&txn);
 		to_prepare = (my_txn->flags & PTXN_PREPARE) != 0;
 		clear_skip = (my_txn->flags & PTXN_SKIPLSN) != 0 &&
 					 !XLogRecPtrIsInvalid(MySubscription->skiplsn);
-		if (my_txn->flags & PTXN_FINISH_PREPARED)
+		if (my_eager != NULL || (my_txn->flags & PTXN_FINISH_PREPARED) != 0)
 		{
-			/* nothing to apply, so nothing to skip */
+			/* nothing (more) to apply, so nothing to skip */
 		}
 		else if (to_prepare &&
 				 LookupGXact(local_gid(), my_txn->end_lsn, my_txn->commit_time))
@@ -791,6 +918,51 @@ apply_transactions(Csn csn, Csn last)
 	return true;
 }
 
+/* Applies a transaction before its commit, or not if that does not work. */
+static void
+apply_eager(EagerTxn *eager)
+{
+	LeaderSlot *leader = &Shared->leaders[pool->leader_slot];
+	char		activity[80];
+	bool		done;
+	Csn			csn;
+
+	my_eager = eager;
+	my_csn = my_last_csn = 0;
+	my_txn = NULL;
+	pg_atomic_write_u32(&slot->remote_xid, eager->remote_xid);
+	pg_atomic_write_u64(&slot->commit_lsn, InvalidXLogRecPtr);
+	pg_atomic_fetch_add_u64(&leader->eager, 1);
+	snprintf(activity, sizeof(activity),
+			 "applying remote transaction %u, not yet committed",
+			 eager->remote_xid);
+	pgstat_report_activity(STATE_RUNNING, activity);
+	if (nknown_versions > MAX_KNOWN_VERSIONS)
+		forget_relations();
+
+	done = attempt();
+	csn = order_eager_end(eager);
+	my_eager = NULL;
+	if (done)
+	{
+		pg_atomic_fetch_add_u64(&slot->transactions, 1);
+		pg_atomic_write_u64(&slot->missing, apply_missing_rows());
+		pgstat_report_stat(false);
+		return;
+	}
+	pg_atomic_fetch_add_u64(&leader->eager_rolled_back, 1);
+	order_exit_if_stopped();
+	if (csn == 0)
+		return;
+
+	/* It has committed meanwhile: nobody else will apply it (eager.c, I1). */
+	order_adopt(csn);
+	pg_atomic_fetch_add_u64(&slot->retries, 1);
+	pg_atomic_fetch_add_u64(&leader->retries, 1);
+	order_wait(csn - 1, WORKER_WAIT_RETRY, false);
+	(void) apply_transactions(csn, csn);
+}
+
 /* Attaches to the pool; exits if the leader is gone already. */
 static void
 attach(void)
@@ -832,7 +1004,7 @@ pgparrep_apply_worker_main(Datum main_arg)
 	BackgroundWorkerInitializeConnectionByOid(pool->dbid, pool->userid, 0);
 	SetConfigOption("search_path", "", PGC_SUSET, PGC_S_OVERRIDE);
 
-	/* I8 */
+	/* I9 */
 	SetConfigOption("default_transaction_isolation", "read committed",
 					PGC_SUSET, PGC_S_OVERRIDE);
 	SetConfigOption("default_transaction_read_only", "off",
@@ -857,10 +1029,13 @@ pgparrep_apply_worker_main(Datum main_arg)
 
 	for (;;)
 	{
+		EagerTxn   *eager;
 		Csn			last;
-		Csn			first = order_claim(&last);
+		Csn			first = order_claim(&last, &eager);
 
-		if (!apply_transactions(first, last))
+		if (eager != NULL)
+			apply_eager(eager);
+		else if (!apply_transactions(first, last))
 		{
 			for (Csn csn = first; csn <= last; csn++)
 			{
