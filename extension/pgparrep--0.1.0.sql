@@ -65,6 +65,7 @@ CREATE FUNCTION @extschema@.stat_get_subscription(
 	OUT transactions int8,
 	OUT retries int8,
 	OUT yields int8,
+	OUT deadlocks int8,
 	OUT eager int8,
 	OUT eager_rolled_back int8)
 RETURNS SETOF record
@@ -78,7 +79,8 @@ CREATE VIEW @extschema@.stat_subscription AS
 SELECT g.subid, s.subname, g.leader_pid, g.workers_wanted, g.workers,
 	   g.received_lsn, g.applied_lsn, g.flushed_lsn,
 	   g.in_progress, g.cached, g.spilled, g.waiting_for_commit,
-	   g.transactions, g.retries, g.yields, g.eager, g.eager_rolled_back
+	   g.transactions, g.retries, g.yields, g.deadlocks,
+	   g.eager, g.eager_rolled_back
   FROM @extschema@.stat_get_subscription() g
   LEFT JOIN pg_catalog.pg_subscription s ON s.oid = g.subid;
 
@@ -107,8 +109,9 @@ COMMENT ON COLUMN @extschema@.stat_subscription.transactions IS
 COMMENT ON COLUMN @extschema@.stat_subscription.retries IS
 'attempts to apply a transaction that were repeated, since the leader started';
 COMMENT ON COLUMN @extschema@.stat_subscription.yields IS
-'attempts rolled back because an earlier transaction waited for their locks';
-
+'of those, the attempt was rolled back because an earlier transaction waited for its locks: a conflict with the commit order';
+COMMENT ON COLUMN @extschema@.stat_subscription.deadlocks IS
+'of those, the server found a deadlock and ended the attempt: with another worker or a local session';
 COMMENT ON COLUMN @extschema@.stat_subscription.eager IS
 'transactions that were begun before they had committed there (pgparrep.eager_threshold), since the leader started';
 COMMENT ON COLUMN @extschema@.stat_subscription.eager_rolled_back IS

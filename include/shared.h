@@ -110,6 +110,7 @@ typedef struct LeaderSlot
 	pg_atomic_uint64 transactions;	/* committed locally */
 	pg_atomic_uint64 retries;	/* attempts of all its workers repeated */
 	pg_atomic_uint64 yields;	/* of those, to break a cycle of waits */
+	pg_atomic_uint64 deadlocks; /* of those, a cycle that the server broke */
 	pg_atomic_uint64 eager;		/* transactions begun before their commit */
 	pg_atomic_uint64 eager_rolled_back; /* of those, to no avail */
 } LeaderSlot;

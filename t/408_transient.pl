@@ -70,6 +70,28 @@ END;
 	return $file;
 }
 
+# A deadlock with a local session that does not look for it: the worker is the victim.
+SKIP:
+{
+	skip 'stock has no counts', 2 if stock_only();
+	my $deadlocks = 'SELECT deadlocks FROM pgparrep.stat_subscription';
+	my $before = $subscriber->safe_psql('postgres', $deadlocks);
+	my $local = session($subscriber);
+
+	$local->query(q{SET deadlock_timeout = '1h'});
+	$local->query('BEGIN');
+	$local->query('UPDATE t SET v = v WHERE id = 3');
+	$publisher->safe_psql('postgres', 'BEGIN; UPDATE t SET v = v + 1 WHERE id = 1; UPDATE t SET v = v + 1 WHERE id = 3; COMMIT');
+	wait_for($subscriber, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'pgparrep apply worker' AND wait_event_type = 'Lock'},
+		'a worker at the locked row');
+	$local->query('UPDATE t SET v = v WHERE id = 1');
+	$local->query('COMMIT');
+	$local->quit;
+	wait_caught_up($publisher, $subscriber);
+	cmp_ok($subscriber->safe_psql('postgres', $deadlocks), '>', $before, 'a deadlock is counted');
+	compare_tables($publisher, $subscriber, 'a deadlock with a session');
+}
+
 # Settings of role and database
 $subscriber->safe_psql(
 	'postgres', qq{

@@ -52,8 +52,8 @@ pgparrep_stat_get_subscription(PG_FUNCTION_ARGS)
 	for (int i = 0; i < Shared->nleaders; i++)
 	{
 		LeaderSlot *slot = &Shared->leaders[i];
-		Datum		values[16];
-		bool		nulls[16] = {0};
+		Datum		values[17];
+		bool		nulls[17] = {0};
 
 		if (slot->subid == InvalidOid)
 			continue;
@@ -71,8 +71,9 @@ pgparrep_stat_get_subscription(PG_FUNCTION_ARGS)
 		values[11] = Int64GetDatum(pg_atomic_read_u64(&slot->transactions));
 		values[12] = Int64GetDatum(pg_atomic_read_u64(&slot->retries));
 		values[13] = Int64GetDatum(pg_atomic_read_u64(&slot->yields));
-		values[14] = Int64GetDatum(pg_atomic_read_u64(&slot->eager));
-		values[15] = Int64GetDatum(pg_atomic_read_u64(&slot->eager_rolled_back));
+		values[14] = Int64GetDatum(pg_atomic_read_u64(&slot->deadlocks));
+		values[15] = Int64GetDatum(pg_atomic_read_u64(&slot->eager));
+		values[16] = Int64GetDatum(pg_atomic_read_u64(&slot->eager_rolled_back));
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	LWLockRelease(Shared->lock);

@@ -125,6 +125,7 @@ shared_take_leader_slot(Oid subid)
 			pg_atomic_init_u64(&slot->transactions, 0);
 			pg_atomic_init_u64(&slot->retries, 0);
 			pg_atomic_init_u64(&slot->yields, 0);
+			pg_atomic_init_u64(&slot->deadlocks, 0);
 			pg_atomic_init_u64(&slot->eager, 0);
 			pg_atomic_init_u64(&slot->eager_rolled_back, 0);
 			slot->pid = MyProcPid;

@@ -802,6 +802,8 @@ attempt(void)
 
 		HOLD_INTERRUPTS();
 		QueryCancelPending = false;
+		if (sqlstate == ERRCODE_T_R_DEADLOCK_DETECTED)
+			pg_atomic_fetch_add_u64(&Shared->leaders[pool->leader_slot].deadlocks, 1);
 		if (!began_at_turn && pg_atomic_read_u32(&pool->stop) == 0)
 			note_trouble(sqlstate);
 		if (counts)
