@@ -16,9 +16,17 @@ Proxy - a network between two servers that a test can spoil
   $proxy->half_close;	# the subscriber can still send, but gets an end of file
   $proxy->stop;
 
+  my $proxy = Proxy->new($publisher, filter => sub
+	  {
+		  my ($state, $data, $order) = @_;	# what the server sent
+		  return $data;						# what the client gets
+	  });
+  $proxy->order('word');	# what the filter is called with from now on ('')
+
 Listens on a unix socket of its own directory and forwards to the node's. A
 connection to a node that is down is closed at once.  It is a child process;
-what it is told goes through a pipe and holds within a few milliseconds.
+what it is told goes through a pipe and holds within a few milliseconds.  A filter
+runs in that process; its state is a hash of its own for each connection.
 
 =cut
 
@@ -39,7 +47,7 @@ use constant MOST_UNSENT => 1024 * 1024;
 
 sub new
 {
-	my ($class, $node) = @_;
+	my ($class, $node, %p) = @_;
 	my $dir = PostgreSQL::Test::Utils::tempdir_short();
 	my $self = bless { dir => $dir, port => $node->port }, $class;
 	my $file = '.s.PGSQL.' . $node->port;
@@ -52,7 +60,7 @@ sub new
 	{
 		close $writer;
 		$SIG{$_} = 'DEFAULT' for qw(TERM INT HUP);
-		eval { _serve($listener, $reader, $node->host . "/$file") };
+		eval { _serve($listener, $reader, $node->host . "/$file", $p{filter} // sub { return $_[1]; }) };
 		# no END block of the test
 		require POSIX;
 		POSIX::_exit(0);
@@ -70,6 +78,7 @@ sub delay { my ($self, $seconds) = @_; return $self->{writer}->print("delay $sec
 sub stall { my ($self, $seconds) = @_; return $self->{writer}->print("stall $seconds\n"); }
 sub cut { my ($self) = @_; return $self->{writer}->print("cut 0\n"); }
 sub half_close { my ($self) = @_; return $self->{writer}->print("half_close 0\n"); }
+sub order { my ($self, $word) = @_; return $self->{writer}->print("order =$word\n"); }
 
 # The end of the pipe ends the process.
 sub stop
@@ -96,8 +105,9 @@ sub DESTROY
 # to be sent: pieces with the time from when they may go.
 sub _serve
 {
-	my ($listener, $control, $target) = @_;
+	my ($listener, $control, $target, $filter) = @_;
 	my (%end, $delay, $stalled_until);
+	my $order = '';
 	my $commands = '';
 
 	($delay, $stalled_until) = (0, 0);
@@ -137,10 +147,11 @@ sub _serve
 			elsif ($socket == $control)
 			{
 				sysread($control, $commands, 1000, length $commands) or return;
-				while ($commands =~ s/^(\w+) (\S+)\n//)
+				while ($commands =~ s/^(\w+) (.+)\n//)
 				{
 					if ($1 eq 'delay') { $delay = $2; }
 					elsif ($1 eq 'stall') { $stalled_until = time() + $2; }
+					elsif ($1 eq 'order') { $order = substr($2, 1); }
 					elsif ($1 eq 'cut') { _close(\%end, $_) for my @all = values %end; }
 					elsif ($1 eq 'half_close')
 					{
@@ -160,6 +171,12 @@ sub _serve
 				my $n = sysread($socket, my $data, 65536);
 				if ($n)
 				{
+					if ($e->{server})
+					{
+						$data = $filter->($e->{state} //= {}, $data, $order);
+						next if $data eq '';
+						$n = length $data;
+					}
 					push @{ $e->{peer}{queue} }, [ time() + $delay, $data ];
 					$e->{peer}{unsent} += $n;
 				}

@@ -963,7 +963,7 @@ take_message(char *buf, int len)
 		MyLogicalRepWorker->reply_time = send_time;
 	}
 	else
-		return;					/* not for us, as the server has it */
+		protocol_violation("A message is neither data nor a keepalive.");
 
 	MyLogicalRepWorker->last_lsn = end_lsn;
 	MyLogicalRepWorker->last_send_time = send_time;
