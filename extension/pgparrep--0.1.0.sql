@@ -127,6 +127,7 @@ CREATE FUNCTION @extschema@.stat_get_apply_worker(
 	OUT transactions int8,
 	OUT changes int8,
 	OUT retries int8,
+	OUT postponed int8,
 	OUT missing_rows int8,
 	OUT waits_for_commits int8)
 RETURNS SETOF record
@@ -138,7 +139,7 @@ COMMENT ON FUNCTION @extschema@.stat_get_apply_worker() IS
 
 CREATE VIEW @extschema@.stat_apply_worker AS
 SELECT g.subid, s.subname, g.pid, g.leader_pid, g.state, g.remote_xid,
-	   g.commit_lsn, g.transactions, g.changes, g.retries, g.missing_rows,
+	   g.commit_lsn, g.transactions, g.changes, g.retries, g.postponed, g.missing_rows,
 	   CASE WHEN g.waits_for_commits IS NOT NULL
 			THEN format('commit of the transaction %s before its own', g.waits_for_commits)
 			WHEN g.state = 'waiting for changes'
@@ -160,6 +161,8 @@ COMMENT ON COLUMN @extschema@.stat_apply_worker.commit_lsn IS
 'where it finished on the publisher, if it has; the position that ALTER SUBSCRIPTION ... SKIP takes';
 COMMENT ON COLUMN @extschema@.stat_apply_worker.changes IS
 'changes applied in committed transactions';
+COMMENT ON COLUMN @extschema@.stat_apply_worker.postponed IS
+'changes that had to wait for an earlier transaction and were applied after later ones of their own';
 COMMENT ON COLUMN @extschema@.stat_apply_worker.missing_rows IS
 'updates and deletes whose row was not there';
 COMMENT ON COLUMN @extschema@.stat_apply_worker.waits_for IS

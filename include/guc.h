@@ -22,6 +22,7 @@ extern int	pgparrep_group_transactions;	/* remote ones in a local one */
 extern bool pgparrep_key_table; /* developer: track keys at all */
 extern char *pgparrep_native_signature; /* developer: instead of ours */
 extern int	pgparrep_parallel_decode_num;	/* on the publisher */
+extern bool pgparrep_postpone_changes;	/* apply them after later ones */
 
 typedef enum PgparrepTupleFormat
 {

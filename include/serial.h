@@ -46,6 +46,15 @@ serial_not_eager(Pool *pool, uint32 table, Csn csn)
 		   serial_applies(pool, POOL_EVERY_TABLE, csn);
 }
 
+/* Are the table's changes to be applied in their order?  So are those of a serial one. */
+static inline bool
+serial_in_order(Pool *pool, uint32 table, Csn csn)
+{
+	return csn < pg_atomic_read_u64(&pool->tables[table].in_order.until) ||
+		   serial_applies(pool, table, csn) ||
+		   serial_applies(pool, POOL_EVERY_TABLE, csn);
+}
+
 extern void serial_init(Pool *pool);
 
 /*
@@ -59,5 +68,8 @@ extern void serial_note_alone(Pool *pool, uint32 table, Csn csn);
 
 /* An eager transaction came to nothing because of what it met at the table. */
 extern void serial_note_eager(Pool *pool, uint32 table, Csn csn);
+
+/* Changes of the table could not be postponed (postpone.c). */
+extern void serial_note_in_order(Pool *pool, uint32 table, Csn csn);
 
 #endif							/* PGPARREP_SERIAL_H */

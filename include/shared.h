@@ -90,6 +90,7 @@ typedef struct WorkerSlot
 	pg_atomic_uint64 transactions;	/* committed */
 	pg_atomic_uint64 changes;	/* applied in them */
 	pg_atomic_uint64 retries;	/* attempts that were repeated */
+	pg_atomic_uint64 postponed; /* changes applied after later ones */
 	pg_atomic_uint64 missing;	/* updates and deletes that found no row */
 } WorkerSlot;
 
@@ -258,6 +259,7 @@ typedef struct SerialTable
 	SerialSpan	serial;			/* not changed in parallel */
 	SerialSpan	alone;			/* not changed by groups */
 	SerialSpan	eager;			/* not changed by eager transactions */
+	SerialSpan	in_order;		/* changes are not postponed */
 } SerialTable;
 
 typedef struct Pool

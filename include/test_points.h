@@ -14,6 +14,7 @@
  *											not give way to one that has
  *		PGPARREP_SABOTAGE_NO_FINISH_WAIT	what follows the end of a prepared
  *											transaction does not wait for it
+ *		PGPARREP_SABOTAGE_POSTPONED_FREELY	changes of a row are applied in any order
  *		PGPARREP_SABOTAGE_EARLY_FLUSH		commits are reported as flushed before
  *											they are
  *		PGPARREP_SABOTAGE_TRIGGERS_ASIDE	triggers run beside other transactions

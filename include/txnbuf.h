@@ -163,7 +163,8 @@ typedef struct TxnReader
 	uint32		batch_used;
 	uint32		batch_offset;
 
-	ChangeRec	rec;			/* header of the current change */
+	const ChangeRec *stored;	/* the current change, if it stays in memory */
+	ChangeRec	rec;			/* its header */
 	char	   *body;			/* its body, private, one spare byte behind */
 	Size		bodysize;
 } TxnReader;
@@ -171,6 +172,9 @@ typedef struct TxnReader
 extern void txnread_begin(TxnReader *reader, Pool *pool, dsa_area *area,
 						  PoolTxn *ptxn);
 extern bool txnread_next(TxnReader *reader);
+
+/* Makes a change that was "stored" the current one, also when all has been read. */
+extern void txnread_again(TxnReader *reader, const ChangeRec *rec);
 
 /*
  * The same of an eager transaction.  Here txnread_next returns false as soon

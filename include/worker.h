@@ -36,4 +36,10 @@ extern void worker_wait_turn(void);
  */
 extern void worker_require_alone(void);
 
+/*
+ * Changes were applied in another order than the publisher's (postpone.c), and
+ * it shows: raises an error that makes this attempt void.
+ */
+extern void worker_out_of_order(void);
+
 #endif							/* PGPARREP_WORKER_H */

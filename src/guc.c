@@ -22,10 +22,11 @@ int			pgparrep_decode_txn_buffer = 0;
 int			pgparrep_default_worker_number = 1;
 int			pgparrep_eager_threshold = 10000;
 bool		pgparrep_force_decoders = false;
-int			pgparrep_group_transactions = 16;
+int			pgparrep_group_transactions = 64;
 bool		pgparrep_key_table = true;
 char	   *pgparrep_native_signature = NULL;
 int			pgparrep_parallel_decode_num = 2;
+bool		pgparrep_postpone_changes = true;
 int			pgparrep_tuple_format = TUPLE_FORMAT_AUTO;
 
 static const struct config_enum_entry tuple_formats[] =
@@ -121,7 +122,7 @@ guc_init(void)
 							"is behind. 1 gives each its own. Too low: more work for transaction ids, "
 							"locks and commits. Too high: workers wait for each other longer.",
 							&pgparrep_group_transactions,
-							16, 1, 256,
+							64, 1, 256,
 							PGC_SIGHUP, 0,
 							NULL, NULL, NULL);
 
@@ -151,6 +152,14 @@ guc_init(void)
 							2, 1, MAX_PARALLEL_DECODE_NUM,
 							PGC_SIGHUP, 0,
 							NULL, NULL, NULL);
+
+	DefineCustomBoolVariable("pgparrep.postpone_changes",
+							 "Applies changes that have to wait after those that need not.",
+							 "For testing only: off makes a worker wait in front of the first one.",
+							 &pgparrep_postpone_changes,
+							 true,
+							 PGC_SIGHUP, GUC_NOT_IN_SAMPLE,
+							 NULL, NULL, NULL);
 
 	DefineCustomEnumVariable("pgparrep.tuple_format",
 							 "Form in which a parallel subscription asks for values.",

@@ -119,8 +119,8 @@ pgparrep_stat_get_apply_worker(PG_FUNCTION_ARGS)
 	for (int i = 0; i < Shared->nworkers; i++)
 	{
 		WorkerSlot *slot = &Shared->workers[i];
-		Datum		values[11];
-		bool		nulls[11] = {0};
+		Datum		values[12];
+		bool		nulls[12] = {0};
 		bool		busy;
 		uint64		csn;
 		uint64		wait;
@@ -141,9 +141,10 @@ pgparrep_stat_get_apply_worker(PG_FUNCTION_ARGS)
 		values[6] = Int64GetDatum(pg_atomic_read_u64(&slot->transactions));
 		values[7] = Int64GetDatum(pg_atomic_read_u64(&slot->changes));
 		values[8] = Int64GetDatum(pg_atomic_read_u64(&slot->retries));
-		values[9] = Int64GetDatum(pg_atomic_read_u64(&slot->missing));
-		values[10] = Int64GetDatum((int64) (csn - wait));
-		nulls[10] = (wait == 0 || !busy);
+		values[9] = Int64GetDatum(pg_atomic_read_u64(&slot->postponed));
+		values[10] = Int64GetDatum(pg_atomic_read_u64(&slot->missing));
+		values[11] = Int64GetDatum((int64) (csn - wait));
+		nulls[11] = (wait == 0 || !busy);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	LWLockRelease(Shared->lock);

@@ -27,6 +27,7 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
+#include "postpone.h"
 #include "worker.h"
 
 /*
@@ -35,6 +36,7 @@
 static void
 wait_with_new_row(Target *target, TupleTableSlot *slot)
 {
+	postpone_check_none();
 	if (worker_at_turn())
 		return;
 

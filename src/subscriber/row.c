@@ -36,6 +36,7 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
+#include "postpone.h"
 #include "worker.h"
 
 /*
@@ -158,8 +159,10 @@ row_delete(Target *target)
 	for (;;)
 	{
 		TM_Result	result;
+		bool		found = find_row(target, searchslot);
 
-		if (!find_row(target, searchslot))
+		postpone_check_row(found ? target->localslot : NULL);
+		if (!found)
 		{
 			if (wait_to_look_again(target))
 				continue;
@@ -288,6 +291,7 @@ row_update(Target *target, bool has_old)
 		bool		found = find_row(target, searchslot);
 		bool		other_origin = false;
 
+		postpone_check_row(found ? target->localslot : NULL);
 		if (!found && wait_to_look_again(target))
 			continue;
 

@@ -25,7 +25,8 @@
  * look at other rows (a partition's trigger, a default of a local column).
  *
  * And likewise it is not changed by transactions that have not committed on the
- * publisher (eager.c) for a while after one of those had to be rolled back.
+ * publisher (eager.c) for a while after one of those had to be rolled back, and
+ * its changes are not postponed (postpone.c) after that came to nothing.
  *
  * I1	This only saves work, as the table of keys does: it may be wrong in
  *		either direction.  Everything is written without a lock, and two
@@ -61,6 +62,7 @@ serial_init(Pool *pool)
 		init_span(&pool->tables[i].serial);
 		init_span(&pool->tables[i].alone);
 		init_span(&pool->tables[i].eager);
+		init_span(&pool->tables[i].in_order);
 	}
 }
 
@@ -108,4 +110,10 @@ void
 serial_note_eager(Pool *pool, uint32 table, Csn csn)
 {
 	(void) begin_span(pool, &pool->tables[table].eager, csn);
+}
+
+void
+serial_note_in_order(Pool *pool, uint32 table, Csn csn)
+{
+	(void) begin_span(pool, &pool->tables[table].in_order, csn);
 }

@@ -181,6 +181,7 @@ shared_take_worker_slot(Oid subid)
 			pg_atomic_init_u64(&slot->transactions, 0);
 			pg_atomic_init_u64(&slot->changes, 0);
 			pg_atomic_init_u64(&slot->retries, 0);
+			pg_atomic_init_u64(&slot->postponed, 0);
 			pg_atomic_init_u64(&slot->missing, 0);
 			slot->subid = subid;
 			result = i;

@@ -732,6 +732,7 @@ reader_init(TxnReader *reader, Pool *pool, dsa_area *area)
 	reader->offset = 0;
 	reader->file = NULL;
 	reader->eager = NULL;
+	reader->stored = NULL;
 }
 
 void
@@ -825,6 +826,7 @@ next_from_memory(TxnReader *reader, const char *data)
 {
 	const ChangeRec *rec = (const ChangeRec *) data;
 
+	reader->stored = rec;
 	reader->rec = *rec;
 	reserve_body(reader, rec->len);
 	memcpy(reader->body, change_body(rec), rec->len);
@@ -951,6 +953,12 @@ txnread_next(TxnReader *reader)
 	return true;
 }
 
+void
+txnread_again(TxnReader *reader, const ChangeRec *rec)
+{
+	next_from_memory(reader, (const char *) rec);
+}
+
 char *
 txnread_relation(TxnReader *reader, const TxnRel *rel)
 {
@@ -990,6 +998,7 @@ txnread_abort(TxnReader *reader)
 	reader->file = NULL;
 	reader->chunk = NULL;
 	reader->eager = NULL;
+	reader->stored = NULL;
 
 	/* Do not sit on the room for one large row. */
 	free_large_room(&reader->body, &reader->bodysize);

@@ -73,7 +73,9 @@
 
 #include "apply.h"
 #include "compat.h"
+#include "guc.h"
 #include "order.h"
+#include "postpone.h"
 #include "serial.h"
 #include "test_points.h"
 #include "txnbuf.h"
@@ -177,12 +179,22 @@ worker_wait_turn(void)
 void
 worker_require_alone(void)
 {
+	postpone_check_none();
 	if (my_csn == my_last_csn)
 		return;
 	serial_note_alone(pool, pg_atomic_read_u32(&slot->table), my_csn);
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 			 errmsg("remote transaction cannot be applied together with others")));
+}
+
+void
+worker_out_of_order(void)
+{
+	serial_note_in_order(pool, pg_atomic_read_u32(&slot->table), my_csn);
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+			 errmsg("changes of a remote transaction cannot be applied in another order")));
 }
 
 static void
@@ -475,13 +487,66 @@ note_trouble(int sqlstate)
 	serial_note_trouble(pool, table, my_csn);
 }
 
-/* Applies the changes; returns how many there were. */
+/* Does a change depend on a transaction that has not committed? */
+static inline bool
+has_to_wait(const ChangeRec *rec)
+{
+	/* a CSN of the group itself needs no wait */
+	return rec->wait_csn != 0 && rec->wait_csn < my_csn && !at_turn &&
+		   !order_at_turn(rec->wait_csn + 1);
+}
+
+/*
+ * May a change be applied after later ones (postpone.c)?  Those of a table that
+ * is serial are in need of their order.
+ */
+static inline bool
+may_postpone(const ChangeRec *rec, uint32 table, Csn csn)
+{
+	return pgparrep_postpone_changes && rec != NULL && !at_turn &&
+		   rec->conflict == CONFLICT_KEYS &&
+		   !serial_in_order(pool, table, csn);
+}
+
+/* Makes up for what is postponed; returns how many changes that were. */
+static uint64
+apply_postponed(void)
+{
+	const ChangeRec *resume = reader.stored;
+	int			n = postponed.n;
+
+	if (n == 0)
+		return 0;
+	postponed.cid = GetCurrentCommandId(false);
+	for (int i = 0; i < n; i++)
+	{
+		Postponed  *item = &postponed.item[i];
+
+		CHECK_FOR_INTERRUPTS();
+		if (has_to_wait(item->rec))
+			order_wait(item->rec->wait_csn, WORKER_WAIT_DEPENDENCY, true);
+		begin_table(item->csn, item->rel);
+		apply_expect_relation(item->rel->version, item->rel->relid);
+		txnread_again(&reader, item->rec);
+		postponed.current = i;
+		apply_change(reader.rec.version, reader.rec.type, reader.body,
+					 reader.rec.len);
+	}
+	postpone_reset();
+	pg_atomic_fetch_add_u64(&slot->postponed, n);
+	if (resume != NULL)
+		txnread_again(&reader, resume);
+	return n;
+}
+
+/* Applies the changes, but for what it postpones; returns how many there were. */
 static uint64
 apply_changes(Csn csn)
 {
 	const TxnRel *rels = pool_txn_rels(my_txn, area);
+	const TxnRel *rel = NULL;
 	uint32		last_version = 0;
-	bool		last_applies = false;
+	bool		in_table = false;
 	uint64		n = 0;
 
 	define_relations(rels);
@@ -494,10 +559,33 @@ apply_changes(Csn csn)
 		ChangeRec  *rec = &reader.rec;
 
 		CHECK_FOR_INTERRUPTS();
-		/* a CSN of the group itself needs no wait */
-		if (rec->wait_csn != 0 && rec->wait_csn < my_csn && !at_turn)
-			order_wait(rec->wait_csn, WORKER_WAIT_DEPENDENCY, true);
+		if (rec->version != last_version)
+		{
+			last_version = rec->version;
+			rel = (rec->type == 'T') ? NULL : find_relation(rels, rec->version);
+			in_table = false;
+		}
+		if (rec->type != 'T' && (rel == NULL || !rel->apply))
+			continue;
 
+		if (rel != NULL && may_postpone(reader.stored, rel->table, csn))
+		{
+			if (has_to_wait(rec) || postpone_touched(reader.stored))
+			{
+				if (postpone_add(reader.stored, rel, csn))
+					continue;
+				n += apply_postponed();
+				in_table = false;
+			}
+		}
+		else if (postponed.n > 0)
+		{
+			n += apply_postponed();
+			in_table = false;
+		}
+
+		if (has_to_wait(rec))
+			order_wait(rec->wait_csn, WORKER_WAIT_DEPENDENCY, true);
 		if (rec->type == 'T')
 		{
 			TruncateBody *body = (TruncateBody *) reader.body;
@@ -505,15 +593,14 @@ apply_changes(Csn csn)
 
 			for (uint32 i = 0; i < body->nrels; i++)
 			{
-				const TxnRel *rel = find_relation(rels, body->versions[i]);
+				const TxnRel *truncated = find_relation(rels, body->versions[i]);
 
-				if (rel == NULL || !rel->apply)
+				if (truncated == NULL || !truncated->apply)
 					continue;
-				begin_table(csn, rel);
-				apply_expect_relation(rel->version, rel->relid);
+				begin_table(csn, truncated);
+				apply_expect_relation(truncated->version, truncated->relid);
 				body->versions[nrels++] = body->versions[i];
 			}
-			last_version = 0;
 			if (nrels > 1)
 				pg_atomic_write_u32(&slot->table, POOL_EVERY_TABLE);
 			if (nrels > 0)
@@ -521,20 +608,12 @@ apply_changes(Csn csn)
 		}
 		else
 		{
-			if (rec->version != last_version)
+			if (!in_table)
 			{
-				const TxnRel *rel = find_relation(rels, rec->version);
-
-				last_version = rec->version;
-				last_applies = rel != NULL && rel->apply;
-				if (last_applies)
-				{
-					begin_table(csn, rel);
-					apply_expect_relation(rel->version, rel->relid);
-				}
+				begin_table(csn, rel);
+				apply_expect_relation(rel->version, rel->relid);
+				in_table = true;
 			}
-			if (!last_applies)
-				continue;
 			apply_change(rec->version, rec->type, reader.body, rec->len);
 		}
 		n++;
@@ -696,6 +775,7 @@ attempt(void)
 
 	published = false;
 	began_at_turn = false;
+	postpone_reset();
 	PG_TRY();
 	{
 		ApplyTxn	txn;
@@ -752,6 +832,7 @@ attempt(void)
 				apply_next(&txn);
 				n += apply_changes(csn);
 			}
+			n += apply_postponed();
 			apply_end();
 		}
 
