@@ -82,6 +82,12 @@ extern void apply_change(uint32 version, char type, char *body, int len);
  */
 extern void apply_truncate(int nrels, const uint32 *versions, uint8 flags);
 
+/*
+ * Rows of inserts that follow each other are stored several at a time.  Stores
+ * what is left, whose errors come only now.  apply_end does it, too.
+ */
+extern void apply_flush(void);
+
 /* Closes what the transaction had open; before it commits. */
 extern void apply_end(void);
 

@@ -144,6 +144,11 @@ typedef struct Target
 	TupleTableSlot *newslot;	/* new row as it shall be stored */
 	TupleTableSlot *localslot;	/* row found */
 
+	/* Rows kept back (row.c). */
+	TupleTableSlot **batch;
+	int			nbatch;
+	Size		batch_bytes;
+
 	/* Lookup. */
 	IndexScanDesc scan;			/* NULL until the first lookup */
 	SnapshotData dirty;
@@ -219,6 +224,11 @@ typedef enum RowResult
 extern RowResult row_insert(Target *target);
 extern RowResult row_update(Target *target, bool has_old);
 extern RowResult row_delete(Target *target);
+
+/* The table of which rows are kept back, NULL if there is none. */
+extern Target *row_batch(void);
+extern void row_flush(void);
+extern void row_forget(void);
 
 /* triggered.c */
 extern void triggered_change(RemoteRel *remote, Relation rel, char type,

@@ -182,9 +182,39 @@ apply_next(const ApplyTxn *txn)
 	current_txn = *txn;
 }
 
+/* Stores rows that were kept back. */
+void
+apply_flush(void)
+{
+	ErrorContextCallback errcallback;
+	MemoryContext oldcxt;
+	Target	   *target = row_batch();
+
+	if (target == NULL)
+		return;
+
+	current_change.message_type = "INSERT";
+	current_change.remote = target->remote;
+	current_change.column = -1;
+
+	errcallback.callback = add_error_context;
+	errcallback.arg = NULL;
+	errcallback.previous = error_context_stack;
+	error_context_stack = &errcallback;
+
+	oldcxt = MemoryContextSwitchTo(change_cxt);
+	row_flush();
+	CommandCounterIncrement();
+	MemoryContextSwitchTo(oldcxt);
+	MemoryContextReset(change_cxt);
+
+	error_context_stack = errcallback.previous;
+}
+
 void
 apply_end(void)
 {
+	apply_flush();
 	target_close_all();
 	pop_snapshot();
 }
@@ -237,6 +267,12 @@ apply_change(uint32 version, char type, char *body, int len)
 	bool		triggered;
 	bool		has_old;
 
+	remote = relation_lookup(version);
+	if (row_batch() != NULL &&
+		(type != LOGICAL_REP_MSG_INSERT || remote->target != row_batch() ||
+		 !remote->map->valid))
+		apply_flush();
+
 	current_change.message_type =
 		type == LOGICAL_REP_MSG_INSERT ? "INSERT" :
 		type == LOGICAL_REP_MSG_UPDATE ? "UPDATE" :
@@ -252,7 +288,6 @@ apply_change(uint32 version, char type, char *body, int len)
 
 	oldcxt = MemoryContextSwitchTo(change_cxt);
 
-	remote = relation_lookup(version);
 	current_change.remote = remote;
 	tuple_parse(remote, type, body, len, &has_old);
 
@@ -336,6 +371,8 @@ apply_truncate(int nrels, const uint32 *versions, uint8 flags)
 	List	   *relids = NIL;
 	List	   *relids_logged = NIL;
 	ListCell   *lc;
+
+	apply_flush();
 
 	current_change.message_type = "TRUNCATE";
 	current_change.remote = NULL;

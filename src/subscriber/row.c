@@ -20,6 +20,10 @@
  *	   before, the row goes in beside the other one, and we wait for the turn
  *	   and look whether that is still there.
  *
+ * I5. Rows of a run of inserts are kept back and stored several at a time.
+ *	   Nothing else is done to a table, and no table is closed, before they
+ *	   are (row_flush); a rollback forgets them (row_forget).
+ *
  * A row is updated without being locked first.  That is sound only without
  * BEFORE ROW triggers: GetTupleForTrigger would follow a concurrent update
  * into EvalPlanQual, which cannot work without a plan.
@@ -28,6 +32,7 @@
  */
 #include "apply_internal.h"
 
+#include "access/heapam.h"
 #include "access/xact.h"
 #include "catalog/partition.h"
 #include "executor/executor.h"
@@ -46,10 +51,18 @@
  */
 #define MAX_EARLY_RETRIES 3
 
+/* Rows kept back at most: what is gained is per row, and little beyond. */
+#define MAX_BATCH_ROWS 64
+#define MAX_BATCH_BYTES 65536
+
+/* The table that the last change was an insert into, if rows of it can wait. */
+static Target *run_target = NULL;
+
 static Target *route(Target *root, TupleTableSlot *slot);
 static void to_leaf(Target *leaf, TupleTableSlot *rootslot,
 					TupleTableSlot **leafslot);
 static void insert_row(Target *target, TupleTableSlot *slot);
+static void insert_index_entries(Target *target, TupleTableSlot *slot);
 static TM_Result update_row(Target *target, TupleTableSlot *searchslot);
 static TM_Result delete_row(Target *target);
 static void check_row(Target *target, TupleTableSlot *slot);
@@ -98,6 +111,75 @@ retry_changed(Target *target, TM_Result result, int *retries)
 		apply_wait_turn();
 }
 
+/* Keeps a row back that is the next of a run of inserts. */
+static void
+add_to_batch(Target *target, TupleTableSlot *slot)
+{
+	MemoryContext oldcxt = MemoryContextSwitchTo(target->cxt);
+	HeapTuple	tuple;
+
+	if (target->batch == NULL)
+	{
+		TupleDesc	desc = slot->tts_tupleDescriptor;
+
+		target->batch = palloc(sizeof(TupleTableSlot *) * MAX_BATCH_ROWS);
+		for (int i = 0; i < MAX_BATCH_ROWS; i++)
+			target->batch[i] = MakeSingleTupleTableSlot(desc, &TTSOpsHeapTuple);
+	}
+	tuple = heap_form_tuple(slot->tts_tupleDescriptor, slot->tts_values,
+							slot->tts_isnull);
+	ExecStoreHeapTuple(tuple, target->batch[target->nbatch++], true);
+	target->batch_bytes += tuple->t_len;
+	MemoryContextSwitchTo(oldcxt);
+
+	if (target->nbatch == MAX_BATCH_ROWS ||
+		target->batch_bytes >= MAX_BATCH_BYTES)
+		row_flush();
+}
+
+Target *
+row_batch(void)
+{
+	return run_target != NULL && run_target->nbatch > 0 ? run_target : NULL;
+}
+
+/* Stores what was kept back. */
+void
+row_flush(void)
+{
+	Target	   *target = row_batch();
+	UserContext ucxt;
+	bool		switch_user;
+
+	if (target == NULL)
+		return;
+
+	switch_user = compat_run_as_table_owner();
+	if (switch_user)
+		SwitchToUntrustedUser(target->rel->rd_rel->relowner, &ucxt);
+
+	table_multi_insert(target->rel, target->batch, target->nbatch,
+					   GetCurrentCommandId(true), 0, NULL);
+	for (int i = 0; i < target->nbatch; i++)
+	{
+		insert_index_entries(target, target->batch[i]);
+		ExecClearTuple(target->batch[i]);
+		ResetPerTupleExprContext(target->estate);
+	}
+	target->nbatch = 0;
+	target->batch_bytes = 0;
+
+	if (switch_user)
+		RestoreUserContext(&ucxt);
+}
+
+/* What was kept back is void, or there is nothing. */
+void
+row_forget(void)
+{
+	run_target = NULL;
+}
+
 /*
  * Applies an insert of remote->newtup.
  */
@@ -125,6 +207,19 @@ row_insert(Target *target)
 		slot = leaf->remoteslot;
 	}
 
+	target_check_privileges(target, ACL_INSERT);
+	check_row(target, slot);
+	if (target == run_target)
+	{
+		add_to_batch(target, slot);
+		return ROW_DONE;
+	}
+
+	/* slots that are kept, and nothing to be run for a row but the index */
+	run_target = target->cxt != NULL &&
+						 target->rel->rd_tableam == GetHeapamTableAmRoutine() ?
+					 target :
+					 NULL;
 	insert_row(target, slot);
 	return ROW_DONE;
 }
@@ -138,6 +233,7 @@ row_delete(Target *target)
 	TupleTableSlot *searchslot = target->searchslot;
 	int			retries = 0;
 
+	run_target = NULL;
 	before_change(target, target->map->needs_turn);
 
 	*target->updated_cols = NULL;
@@ -243,6 +339,8 @@ move_row(Target *leaf, RowResult *rowresult)
 	 * place although it is deleted.
 	 */
 	to_leaf(newleaf, rootslot, &newleaf->remoteslot);
+	target_check_privileges(newleaf, ACL_INSERT);
+	check_row(newleaf, newleaf->remoteslot);
 	insert_row(newleaf, newleaf->remoteslot);
 
 	return TM_Ok;
@@ -262,6 +360,7 @@ row_update(Target *target, bool has_old)
 	bool		converted = !has_old;
 	int			retries = 0;
 
+	run_target = NULL;
 	before_change(target, target->map->needs_turn);
 
 	*target->updated_cols = tuple_updated_columns(target->map,
@@ -405,12 +504,15 @@ check_row(Target *target, TupleTableSlot *slot)
 static void
 insert_row(Target *target, TupleTableSlot *slot)
 {
-	List	   *recheck;
-
-	target_check_privileges(target, ACL_INSERT);
-	check_row(target, slot);
-
 	table_tuple_insert(target->rel, slot, GetCurrentCommandId(true), 0, NULL);
+	insert_index_entries(target, slot);
+}
+
+/* Of a row that was stored. */
+static void
+insert_index_entries(Target *target, TupleTableSlot *slot)
+{
+	List	   *recheck;
 
 	if (target->relinfo->ri_NumIndices > 0)
 	{

@@ -340,6 +340,8 @@ target_close_all(void)
 {
 	ListCell   *lc;
 
+	row_flush();
+	row_forget();
 	foreach(lc, open_remotes)
 	{
 		RemoteRel  *remote = lfirst(lc);
@@ -358,6 +360,7 @@ target_forget_all(void)
 {
 	ListCell   *lc;
 
+	row_forget();
 	foreach(lc, open_remotes)
 	{
 		RemoteRel  *remote = lfirst(lc);

@@ -532,6 +532,7 @@ apply_postponed(void)
 		apply_change(reader.rec.version, reader.rec.type, reader.body,
 					 reader.rec.len);
 	}
+	apply_flush();				/* while a conflict is still known for what it is */
 	postpone_reset();
 	pg_atomic_fetch_add_u64(&slot->postponed, n);
 	if (resume != NULL)
