@@ -266,6 +266,12 @@ sub load
 	return;
 }
 
+sub end_prepared
+{
+	$server->query("ROLLBACK PREPARED '$_'") for split /\n/, $server->query('SELECT gid FROM pg_prepared_xacts');
+	return;
+}
+
 my $trouble = qr/terminated by signal|was terminated|PANIC|TRAP|exited with exit code 2/;
 my $who = qr/logical replication worker|pgparrep apply worker/;
 
@@ -297,6 +303,8 @@ sub round
 	my $log = '';
 	while (time() < $deadline)
 	{
+		# its end may have been lost, and others wait for its locks as they must
+		end_prepared() if time() > $deadline - 8;
 		$log = log_since($subscriber, $offset);
 		last if $log =~ /$who \w{5} (?:ERROR|FATAL)|$trouble/;
 		last if $one->query("SELECT count(*) FROM pg_stat_replication WHERE application_name = 'sub' AND replay_lsn >= '$lsn'") > 0;
@@ -324,10 +332,7 @@ sub round
 	}
 	$check->(time() < $left, 'processes are left');
 	$check->(!temporary_files($subscriber), 'files are left');
-	for my $gid (split /\n/, $server->query('SELECT gid FROM pg_prepared_xacts'))
-	{
-		$server->query("ROLLBACK PREPARED '$gid'");
-	}
+	end_prepared();
 	$log = log_since($subscriber, $offset);
 	$check->($log !~ $trouble, 'something crashed');
 
