@@ -803,8 +803,12 @@ attempt(void)
 			my_txn = pool_txn(pool, my_csn);
 		describe(&txn);
 		to_prepare = (my_txn->flags & PTXN_PREPARE) != 0;
-		clear_skip = (my_txn->flags & PTXN_SKIPLSN) != 0 &&
-					 !XLogRecPtrIsInvalid(MySubscription->skiplsn);
+
+		/* It may also have been told to skip this one while it was tried again. */
+		clear_skip = !XLogRecPtrIsInvalid(MySubscription->skiplsn) &&
+					 ((my_txn->flags & PTXN_SKIPLSN) != 0 ||
+					  (my_csn == my_last_csn &&
+					   MySubscription->skiplsn == my_txn->commit_lsn));
 		if (my_eager != NULL || (my_txn->flags & PTXN_FINISH_PREPARED) != 0)
 		{
 			/* nothing (more) to apply, so nothing to skip */
