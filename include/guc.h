@@ -23,6 +23,7 @@ extern bool pgparrep_key_table; /* developer: track keys at all */
 extern char *pgparrep_native_signature; /* developer: instead of ours */
 extern int	pgparrep_parallel_decode_num;	/* on the publisher */
 extern bool pgparrep_postpone_changes;	/* apply them after later ones */
+extern bool pgparrep_trace;		/* developer: write down what is handed out */
 
 typedef enum PgparrepTupleFormat
 {

@@ -27,7 +27,7 @@ typedef struct PostponedList
 {
 	int			n;
 	int			current;		/* in work is this one; -1: none of them */
-	CommandId	cid;			/* if so: when they began to be made up for */
+	CommandId	cid;			/* if so: when this round through them began */
 	Postponed  *item;
 } PostponedList;
 
@@ -40,6 +40,13 @@ extern bool postpone_touched(const ChangeRec *rec);
 
 /* Postpones a change; false if there are too many. */
 extern bool postpone_add(const ChangeRec *rec, const TxnRel *rel, Csn csn);
+
+/*
+ * Before a round through the list: what has to wait still is kept, at the
+ * beginning of the list.
+ */
+extern void postpone_begin(void);
+extern void postpone_keep(int from, int to);
 
 /* The row to be changed is this one, or has not been found (NULL). */
 extern void postpone_check_row(TupleTableSlot *row);

@@ -25,6 +25,9 @@
  *
  * scripts/sabotage knows the tests.
  *
+ * PGPARREP_SABOTAGE_POSTPONED_KEYS postpones without regard to keys, but with
+ * the checks that make up for that (postpone.c, I2): rows must be right all the same.
+ *
  * With PGPARREP_TEST_POINTS a process kills itself with SIGKILL at CRASH_POINT(name)
  * if the file "pgparrep_crash_point" in the data directory holds just that
  * name; it removes the file first.  t/480_crash_points.pl goes through all.

@@ -27,6 +27,7 @@ bool		pgparrep_key_table = true;
 char	   *pgparrep_native_signature = NULL;
 int			pgparrep_parallel_decode_num = 2;
 bool		pgparrep_postpone_changes = true;
+bool		pgparrep_trace = false;
 int			pgparrep_tuple_format = TUPLE_FORMAT_AUTO;
 
 static const struct config_enum_entry tuple_formats[] =
@@ -158,6 +159,15 @@ guc_init(void)
 							 "For testing only: off makes a worker wait in front of the first one.",
 							 &pgparrep_postpone_changes,
 							 true,
+							 PGC_SIGHUP, GUC_NOT_IN_SAMPLE,
+							 NULL, NULL, NULL);
+
+	DefineCustomBoolVariable("pgparrep.trace",
+							 "Writes down which transactions are applied, for bench/scale.",
+							 "For testing only: the file pgparrep.trace in the data directory has the "
+							 "tables and hashes of keys that each changed, and grows without bound.",
+							 &pgparrep_trace,
+							 false,
 							 PGC_SIGHUP, GUC_NOT_IN_SAMPLE,
 							 NULL, NULL, NULL);
 

@@ -78,6 +78,7 @@
 #include "tables.h"
 #include "takeover.h"
 #include "test_points.h"
+#include "trace.h"
 #include "txnbuf.h"
 
 /* Buckets of the key table: 4 MB, 262,144 keys in flight. */
@@ -672,6 +673,8 @@ hand_out(TransactionId xid, TxnBuffer *txn, uint32 flags,
 			ptxn->flags |= PTXN_EMPTY;
 		txnbuf_commit(txn, ptxn);
 		set_dependencies(txn, ptxn, csn);
+		if (unlikely(pgparrep_trace))
+			trace_transaction(ptxn, txn, area);
 		if (begun)
 			eager_complete(txn, csn);
 #ifndef PGPARREP_SABOTAGE_NO_FINISH_WAIT

@@ -114,6 +114,7 @@
 #include "compat.h"
 #include "guc.h"
 #include "order.h"
+#include "schedule.h"
 #include "serial.h"
 #include "test_points.h"
 
@@ -130,9 +131,6 @@
 
 /* Processes that a search for a cycle follows at most. */
 #define MAX_VISITED 512
-
-/* Changes in a group: one that has to be repeated should not cost much. */
-#define MAX_GROUP_CHANGES 500
 
 /* An eager transaction: how often it looks at the time, and at who waits. */
 #define LOOK_CHANGES 16
@@ -225,36 +223,19 @@ changes_what_is_alone(const PoolTxn *ptxn, Csn csn)
 }
 
 /*
- * How many transactions from this one on to apply as a group.  They have not
- * been claimed, so that their entries stay as they are; unless another worker
- * claims them meanwhile, and then ours fails.
+ * May a transaction be applied together with others?  It has not been claimed, so
+ * that its entry stays as it is; unless another worker claims it meanwhile, and
+ * then ours fails.
  */
-static int
-group_size(Csn first, Csn handed)
+static bool
+may_join(uint64 csn, uint64 *nchanges)
 {
-	uint64		limit = (handed - first + 1) /
-				   Max(pg_atomic_read_u32(&order_pool->nworkers), 1);
-	uint64		changes = 0;
-	int			n = 0;
+	PoolTxn    *ptxn = pool_txn(order_pool, csn);
 
-	/* Each transaction has to keep its own commit time. */
-	if (track_commit_timestamp)
-		return 1;
-
-	limit = Min(limit, pgparrep_group_transactions);
-	while (n < limit)
-	{
-		PoolTxn    *ptxn = pool_txn(order_pool, first + n);
-
-		changes += ptxn->nchanges;
-		if ((ptxn->flags & (PTXN_EMPTY | PTXN_SKIPLSN | PTXN_ALONE |
-							PTXN_PREPARE | PTXN_FINISH_PREPARED | PTXN_EAGER)) != 0 ||
-			ptxn->file != 0 || changes > MAX_GROUP_CHANGES ||
-			changes_what_is_alone(ptxn, first + n))
-			break;
-		n++;
-	}
-	return Max(n, 1);
+	*nchanges = ptxn->nchanges;
+	return (ptxn->flags & (PTXN_EMPTY | PTXN_SKIPLSN | PTXN_ALONE | PTXN_PREPARE |
+						   PTXN_FINISH_PREPARED | PTXN_EAGER)) == 0 &&
+		   ptxn->file == 0 && !changes_what_is_alone(ptxn, csn);
 }
 
 static bool
@@ -277,7 +258,11 @@ try_claim(Csn *first, Csn *last)
 				claimed++;
 			continue;
 		}
-		n = group_size(claimed + 1, handed);
+		/* Each transaction has to keep its own commit time, if that counts. */
+		n = schedule_group_size(claimed + 1, handed,
+								pg_atomic_read_u32(&order_pool->nworkers),
+								track_commit_timestamp ? 1 : pgparrep_group_transactions,
+								may_join);
 		if (pg_atomic_compare_exchange_u64(&order_pool->claimed, &claimed,
 										   claimed + n))
 		{

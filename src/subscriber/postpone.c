@@ -7,9 +7,10 @@
  * Often the changes that have to wait for an earlier transaction are few: the
  * balance of a branch, a counter.  Rather than wait in front of the first of
  * them, a worker sets it aside, goes on with what does not depend on it, and
- * makes up for what it has set aside when there is nothing else left to do.  By
- * then the earlier transaction has often committed, and if not, what remains to
- * be done one after the other is little.
+ * makes up for what it has set aside when there is nothing else left to do, in
+ * rounds: whenever something has committed that one of the changes waits for, all
+ * are applied that need not wait any more.  So what remains to be done one after
+ * the other is little.
  *
  * Owns the list of what is set aside.
  *
@@ -23,7 +24,7 @@
  *
  *			Q finds no row while P is postponed, or P none later;
  *			P finds a row that this transaction has written after P was
- *			postponed, and before it began to make up for it;
+ *			postponed, and before the round in which P is applied;
  *			one of them meets a duplicate in a unique index.
  *
  *		So does whatever looks at other rows, and any conflict.
@@ -38,33 +39,18 @@
 #include "access/xact.h"
 #include "utils/memutils.h"
 
+#include "schedule.h"
 #include "worker.h"
-
-/*
- * What is set aside at most.  A group has no more changes (order.c); a large
- * transaction waits after these.
- */
-#define MAX_POSTPONED 500
-
-/*
- * A bit for each key of what is set aside, by its hash.  Two may share one,
- * which only postpones a change without need.
- */
-#define KEY_BITS 16384
 
 PostponedList postponed = {.current = -1};
 
-static uint64 key_bits[KEY_BITS / 64];
-
-#define key_word(key) (key_bits[((key) >> 6) % (KEY_BITS / 64)])
-/* not the lowest bit of a key, which is always set */
-#define key_bit(key) (UINT64CONST(1) << (((key) >> 1) % 64))
+/* Keys of what is set aside. */
+static KeySet keys;
 
 void
 postpone_reset(void)
 {
-	if (postponed.n > 0)
-		memset(key_bits, 0, sizeof(key_bits));
+	memset(&keys, 0, sizeof(keys));
 	postponed.n = 0;
 	postponed.current = -1;
 }
@@ -72,15 +58,13 @@ postpone_reset(void)
 bool
 postpone_touched(const ChangeRec *rec)
 {
-	const uint64 *keys = change_keys(rec);
-
 	if (postponed.n == 0)
 		return false;
 #if defined(PGPARREP_SABOTAGE_POSTPONED_KEYS) || defined(PGPARREP_SABOTAGE_POSTPONED_FREELY)
 	return false;
 #endif
 	for (int i = 0; i < rec->nkeys; i++)
-		if (key_word(keys[i]) & key_bit(keys[i]))
+		if (keyset_has(&keys, change_keys(rec)[i]))
 			return true;
 	return false;
 }
@@ -88,7 +72,6 @@ postpone_touched(const ChangeRec *rec)
 bool
 postpone_add(const ChangeRec *rec, const TxnRel *rel, Csn csn)
 {
-	const uint64 *keys = change_keys(rec);
 	Postponed  *item;
 
 	if (postponed.n == MAX_POSTPONED)
@@ -102,8 +85,26 @@ postpone_add(const ChangeRec *rec, const TxnRel *rel, Csn csn)
 	item->csn = csn;
 	item->cid = GetCurrentCommandId(false);
 	for (int i = 0; i < rec->nkeys; i++)
-		key_word(keys[i]) |= key_bit(keys[i]);
+		keyset_add(&keys, change_keys(rec)[i]);
 	return true;
+}
+
+void
+postpone_begin(void)
+{
+	memset(&keys, 0, sizeof(keys));
+	postponed.cid = GetCurrentCommandId(false);
+}
+
+void
+postpone_keep(int from, int to)
+{
+	Postponed  *item = &postponed.item[to];
+
+	Assert(to <= from);
+	*item = postponed.item[from];
+	for (int i = 0; i < item->rec->nkeys; i++)
+		keyset_add(&keys, change_keys(item->rec)[i]);
 }
 
 void

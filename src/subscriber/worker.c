@@ -508,36 +508,59 @@ may_postpone(const ChangeRec *rec, uint32 table, Csn csn)
 		   !serial_in_order(pool, table, csn);
 }
 
-/* Makes up for what is postponed; returns how many changes that were. */
+/*
+ * Makes up for what is postponed; returns how many changes that were.  Each time
+ * something has committed that one of them waits for, whatever need not wait any
+ * more is applied, so that little is left when the turn comes.
+ */
 static uint64
 apply_postponed(void)
 {
 	const ChangeRec *resume = reader.stored;
-	int			n = postponed.n;
+	uint64		applied = 0;
 
-	if (n == 0)
-		return 0;
-	postponed.cid = GetCurrentCommandId(false);
-	for (int i = 0; i < n; i++)
+	while (postponed.n > 0)
 	{
-		Postponed  *item = &postponed.item[i];
+		Csn			wait = 0;
+		int			kept = 0;
 
-		CHECK_FOR_INTERRUPTS();
-		if (has_to_wait(item->rec))
-			order_wait(item->rec->wait_csn, WORKER_WAIT_DEPENDENCY, true);
-		begin_table(item->csn, item->rel);
-		apply_expect_relation(item->rel->version, item->rel->relid);
-		txnread_again(&reader, item->rec);
-		postponed.current = i;
-		apply_change(reader.rec.version, reader.rec.type, reader.body,
-					 reader.rec.len);
+		apply_flush();			/* so that what it stores is from before */
+		postpone_begin();
+		for (int i = 0; i < postponed.n; i++)
+		{
+			Postponed  *item = &postponed.item[i];
+
+			CHECK_FOR_INTERRUPTS();
+			if (has_to_wait(item->rec) || postpone_touched(item->rec))
+			{
+				if (has_to_wait(item->rec) &&
+					(wait == 0 || item->rec->wait_csn < wait))
+					wait = item->rec->wait_csn;
+				postpone_keep(i, kept++);
+				continue;
+			}
+			begin_table(item->csn, item->rel);
+			apply_expect_relation(item->rel->version, item->rel->relid);
+			txnread_again(&reader, item->rec);
+			postponed.current = i;
+			apply_change(reader.rec.version, reader.rec.type, reader.body,
+						 reader.rec.len);
+			applied++;
+		}
+		apply_flush();			/* while a conflict is still known for what it is */
+		postponed.n = kept;
+		postponed.current = -1;
+		if (wait != 0)
+			order_wait(wait, WORKER_WAIT_DEPENDENCY, true);
 	}
-	apply_flush();				/* while a conflict is still known for what it is */
-	postpone_reset();
-	pg_atomic_fetch_add_u64(&slot->postponed, n);
-	if (resume != NULL)
-		txnread_again(&reader, resume);
-	return n;
+	if (applied > 0)
+	{
+		postpone_reset();
+		pg_atomic_fetch_add_u64(&slot->postponed, applied);
+		if (resume != NULL)
+			txnread_again(&reader, resume);
+	}
+	return applied;
 }
 
 /* Applies the changes, but for what it postpones; returns how many there were. */
