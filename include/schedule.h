@@ -25,7 +25,7 @@
  */
 static inline int
 schedule_group_size(uint64 first, uint64 handed, uint32 nworkers, int most,
-					bool (*may_join) (uint64 csn, uint64 *nchanges))
+					bool (*may_join)(uint64 csn, uint64 *nchanges))
 {
 	uint64		limit = (handed - first + 1) / Max(nworkers, 1);
 	uint64		changes = 0;
