@@ -329,11 +329,18 @@ make_up_or_wait(Proc *w)
 		run(w, done * change_cost);
 	else if (nput_off[me] > 0)
 	{
-		uint64		wait = w->first - 1;
+		uint64		before = w->first - 1;
+		uint64		wait = 0;
 
+		/* the group right before this one commits as one */
+		for (int i = 0; i < nworkers; i++)
+			if (workers[i].last == w->first - 1)
+				before = workers[i].first;
 		for (int i = 0; i < nput_off[me]; i++)
-			if (has_to_wait(w, put_off[me][i]))
-				wait = Min(wait, put_off[me][i]->wait);
+			if (has_to_wait(w, put_off[me][i]) && put_off[me][i]->wait < before)
+				wait = Max(wait, put_off[me][i]->wait);
+		if (wait == 0)
+			wait = w->first - 1;
 		wait_for(w, wait);
 	}
 	else

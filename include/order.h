@@ -28,6 +28,12 @@ extern Csn	order_claim(Csn *last, EagerTxn **eager);
 extern bool order_at_turn(Csn csn);
 
 /*
+ * The first CSN of what is applied together with csn - 1, and commits with it.
+ * May be too high, if that is changing.
+ */
+extern Csn	order_group_before(Csn csn);
+
+/*
  * Waits until a commit, and so all before it, has been made known.  With
  * in_transaction the process may hold locks: it then raises
  * ERRCODE_T_R_SERIALIZATION_FAILURE when an earlier transaction waits for

@@ -394,6 +394,26 @@ order_at_turn(Csn csn)
 	return true;
 }
 
+Csn
+order_group_before(Csn csn)
+{
+	int			n = pg_atomic_read_u32(&order_pool->nworkers);
+
+	for (int i = 0; i < n; i++)
+	{
+		WorkerSlot *slot = &Shared->workers[order_pool->workers[i]];
+
+		if (pg_atomic_read_u64(&slot->last_csn) == csn - 1)
+		{
+			Csn			first = pg_atomic_read_u64(&slot->csn);
+
+			if (first != 0 && first < csn)
+				return first;
+		}
+	}
+	return csn - 1;
+}
+
 /* Processes already looked at in a search. */
 typedef struct Visited
 {

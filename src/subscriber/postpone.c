@@ -8,9 +8,8 @@
  * balance of a branch, a counter.  Rather than wait in front of the first of
  * them, a worker sets it aside, goes on with what does not depend on it, and
  * makes up for what it has set aside when there is nothing else left to do, in
- * rounds: whenever something has committed that one of the changes waits for, all
- * are applied that need not wait any more.  So what remains to be done one after
- * the other is little.
+ * rounds.  The last round has only what waits for the transactions right before,
+ * so that little remains to be done one after the other.
  *
  * Owns the list of what is set aside.
  *

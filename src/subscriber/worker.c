@@ -509,9 +509,9 @@ may_postpone(const ChangeRec *rec, uint32 table, Csn csn)
 }
 
 /*
- * Makes up for what is postponed; returns how many changes that were.  Each time
- * something has committed that one of them waits for, whatever need not wait any
- * more is applied, so that little is left when the turn comes.
+ * Makes up for what is postponed; returns how many changes that were.  What waits
+ * for the group right before, which commits as one, is left to the end: only that
+ * little has to be done one after the other.
  */
 static uint64
 apply_postponed(void)
@@ -521,6 +521,8 @@ apply_postponed(void)
 
 	while (postponed.n > 0)
 	{
+		Csn			before = order_group_before(my_csn);
+		Csn			newest = 0;
 		Csn			wait = 0;
 		int			kept = 0;
 
@@ -533,9 +535,9 @@ apply_postponed(void)
 			CHECK_FOR_INTERRUPTS();
 			if (has_to_wait(item->rec) || postpone_touched(item->rec))
 			{
-				if (has_to_wait(item->rec) &&
-					(wait == 0 || item->rec->wait_csn < wait))
-					wait = item->rec->wait_csn;
+				newest = Max(newest, item->rec->wait_csn);
+				if (item->rec->wait_csn < before)
+					wait = Max(wait, item->rec->wait_csn);
 				postpone_keep(i, kept++);
 				continue;
 			}
@@ -550,8 +552,9 @@ apply_postponed(void)
 		apply_flush();			/* while a conflict is still known for what it is */
 		postponed.n = kept;
 		postponed.current = -1;
-		if (wait != 0)
-			order_wait(wait, WORKER_WAIT_DEPENDENCY, true);
+		if (kept > 0)
+			order_wait(order_at_turn(wait + 1) ? Min(newest, my_csn - 1) : wait,
+					   WORKER_WAIT_DEPENDENCY, true);
 	}
 	if (applied > 0)
 	{
