@@ -303,7 +303,7 @@ make_up(Proc *w)
 	int			done = 0;
 
 	nput_off[me] = 0;
-	memset(&put_off_keys[me], 0, sizeof(KeySet));
+	keyset_clear(&put_off_keys[me]);
 	for (int i = 0; i < n; i++)
 	{
 		Change	   *change = put_off[me][i];
@@ -368,7 +368,8 @@ go_on(Proc *w)
 			bool		by_keys = change->kind == KEYS && change->domain != 0;
 			bool		later = waits || touched(me, change);
 
-			if (by_keys && later && nput_off[me] < MAX_POSTPONED)
+			if (by_keys && later && nput_off[me] < MAX_POSTPONED &&
+				!keyset_full(&put_off_keys[me], change->nkeys))
 			{
 				put_it_off(me, change);
 				continue;

@@ -45,26 +45,58 @@ schedule_group_size(uint64 first, uint64 handed, uint32 nworkers, int most,
 }
 
 /*
- * A set of keys (hashes whose lowest bit is set), as bits: now and then it says
- * that it has one that it has not.
+ * A set of keys, which are hashes and not 0.  All zeroes is an empty one.  Who
+ * adds the keys of a change to it asks first whether it is full.
  */
-#define KEYSET_WORDS 256
+#define KEYSET_SIZE 2048
+#define KEYSET_LIMIT (KEYSET_SIZE * 3 / 4)
 
 typedef struct KeySet
 {
-	uint64		words[KEYSET_WORDS];
+	int			n;
+	uint64		keys[KEYSET_SIZE];
 } KeySet;
+
+static inline void
+keyset_clear(KeySet *set)
+{
+	if (set->n > 0)
+		memset(set, 0, sizeof(*set));
+}
+
+static inline bool
+keyset_full(const KeySet *set, int nkeys)
+{
+	return set->n + nkeys > KEYSET_LIMIT;
+}
+
+/* Where a key is, or belongs. */
+static inline uint32
+keyset_slot(const KeySet *set, uint64 key)
+{
+	uint32		slot = (key >> 1) % KEYSET_SIZE;	/* the lowest bit may be always set */
+
+	while (set->keys[slot] != 0 && set->keys[slot] != key)
+		slot = (slot + 1) % KEYSET_SIZE;
+	return slot;
+}
 
 static inline void
 keyset_add(KeySet *set, uint64 key)
 {
-	set->words[(key >> 7) % KEYSET_WORDS] |= UINT64CONST(1) << ((key >> 1) % 64);
+	uint32		slot = keyset_slot(set, key);
+
+	if (set->keys[slot] == 0)
+	{
+		set->keys[slot] = key;
+		set->n++;
+	}
 }
 
 static inline bool
 keyset_has(const KeySet *set, uint64 key)
 {
-	return (set->words[(key >> 7) % KEYSET_WORDS] >> ((key >> 1) % 64)) & 1;
+	return set->keys[keyset_slot(set, key)] != 0;
 }
 
 #endif							/* PGPARREP_SCHEDULE_H */

@@ -49,7 +49,7 @@ static KeySet keys;
 void
 postpone_reset(void)
 {
-	memset(&keys, 0, sizeof(keys));
+	keyset_clear(&keys);
 	postponed.n = 0;
 	postponed.current = -1;
 }
@@ -73,7 +73,7 @@ postpone_add(const ChangeRec *rec, const TxnRel *rel, Csn csn)
 {
 	Postponed  *item;
 
-	if (postponed.n == MAX_POSTPONED)
+	if (postponed.n == MAX_POSTPONED || keyset_full(&keys, rec->nkeys))
 		return false;
 	if (postponed.item == NULL)
 		postponed.item = MemoryContextAlloc(TopMemoryContext,
@@ -91,7 +91,7 @@ postpone_add(const ChangeRec *rec, const TxnRel *rel, Csn csn)
 void
 postpone_begin(void)
 {
-	memset(&keys, 0, sizeof(keys));
+	keyset_clear(&keys);
 	postponed.cid = GetCurrentCommandId(false);
 }
 
