@@ -119,13 +119,10 @@ add_to_batch(Target *target, TupleTableSlot *slot)
 	HeapTuple	tuple;
 
 	if (target->batch == NULL)
-	{
-		TupleDesc	desc = slot->tts_tupleDescriptor;
-
-		target->batch = palloc(sizeof(TupleTableSlot *) * MAX_BATCH_ROWS);
-		for (int i = 0; i < MAX_BATCH_ROWS; i++)
-			target->batch[i] = MakeSingleTupleTableSlot(desc, &TTSOpsHeapTuple);
-	}
+		target->batch = palloc0(sizeof(TupleTableSlot *) * MAX_BATCH_ROWS);
+	if (target->batch[target->nbatch] == NULL)
+		target->batch[target->nbatch] =
+			MakeSingleTupleTableSlot(slot->tts_tupleDescriptor, &TTSOpsHeapTuple);
 	tuple = heap_form_tuple(slot->tts_tupleDescriptor, slot->tts_values,
 							slot->tts_isnull);
 	ExecStoreHeapTuple(tuple, target->batch[target->nbatch++], true);
