@@ -25,7 +25,7 @@ use Proxy;
 use Test::More;
 use Time::HiRes qw(time usleep);
 
-my $seconds = $ENV{PGPARREP_TEST_SECONDS} // 45;
+my $seconds = $ENV{PGPARREP_TEST_SECONDS} // 90;
 my $seed = $ENV{PGPARREP_TEST_SEED} // time() % 100000;
 my $synchronous_commit = $ENV{PGPARREP_TEST_SYNCHRONOUS} // 'off';
 
