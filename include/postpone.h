@@ -42,11 +42,12 @@ extern bool postpone_touched(const ChangeRec *rec);
 extern bool postpone_add(const ChangeRec *rec, const TxnRel *rel, Csn csn);
 
 /*
- * Before a round through the list: what has to wait still is kept, at the
- * beginning of the list.
+ * A round through the list, around the changes that are applied: postpone_keep
+ * for each, in its place, that has to wait still.  postpone_end leaves these.
  */
 extern void postpone_begin(void);
-extern void postpone_keep(int from, int to);
+extern void postpone_keep(int i);
+extern void postpone_end(void);
 
 /* The row to be changed is this one, or has not been found (NULL). */
 extern void postpone_check_row(TupleTableSlot *row);

@@ -34,6 +34,14 @@ serial_alone(Pool *pool, uint32 table, Csn csn)
 	return csn < pg_atomic_read_u64(&pool->tables[table].alone.until);
 }
 
+/* Is it to change the table, or any, not beside others? */
+static inline bool
+serial_is_serial(Pool *pool, uint32 table, Csn csn)
+{
+	return serial_applies(pool, table, csn) ||
+		   serial_applies(pool, POOL_EVERY_TABLE, csn);
+}
+
 /*
  * Is an eager transaction not to change the table?  Not one that is serial
  * either: it cannot wait for those that come before it.
@@ -42,8 +50,7 @@ static inline bool
 serial_not_eager(Pool *pool, uint32 table, Csn csn)
 {
 	return csn < pg_atomic_read_u64(&pool->tables[table].eager.until) ||
-		   serial_applies(pool, table, csn) ||
-		   serial_applies(pool, POOL_EVERY_TABLE, csn);
+		   serial_is_serial(pool, table, csn);
 }
 
 /* Are the table's changes to be applied in their order?  So are those of a serial one. */
@@ -51,8 +58,7 @@ static inline bool
 serial_in_order(Pool *pool, uint32 table, Csn csn)
 {
 	return csn < pg_atomic_read_u64(&pool->tables[table].in_order.until) ||
-		   serial_applies(pool, table, csn) ||
-		   serial_applies(pool, POOL_EVERY_TABLE, csn);
+		   serial_is_serial(pool, table, csn);
 }
 
 extern void serial_init(Pool *pool);

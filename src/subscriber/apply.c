@@ -110,6 +110,24 @@ apply_set_column(int remote)
 	current_change.column = remote;
 }
 
+/*
+ * From here on until the callback is popped errors name the transaction, and
+ * what is done for it, to a relation if that is one.
+ */
+static inline void
+push_error_context(ErrorContextCallback *callback, const char *message_type,
+				   RemoteRel *remote)
+{
+	current_change.message_type = message_type;
+	current_change.remote = remote;
+	current_change.column = -1;
+
+	callback->callback = add_error_context;
+	callback->arg = NULL;
+	callback->previous = error_context_stack;
+	error_context_stack = callback;
+}
+
 static void
 push_snapshot(void)
 {
@@ -193,15 +211,7 @@ apply_flush(void)
 	if (target == NULL)
 		return;
 
-	current_change.message_type = "INSERT";
-	current_change.remote = target->remote;
-	current_change.column = -1;
-
-	errcallback.callback = add_error_context;
-	errcallback.arg = NULL;
-	errcallback.previous = error_context_stack;
-	error_context_stack = &errcallback;
-
+	push_error_context(&errcallback, "INSERT", target->remote);
 	oldcxt = MemoryContextSwitchTo(change_cxt);
 	row_flush();
 	CommandCounterIncrement();
@@ -227,14 +237,7 @@ void
 apply_begin_commit(const ApplyTxn *txn, const char *message_type)
 {
 	current_txn = *txn;
-	current_change.message_type = message_type;
-	current_change.remote = NULL;
-	current_change.column = -1;
-
-	commit_errcallback.callback = add_error_context;
-	commit_errcallback.arg = NULL;
-	commit_errcallback.previous = error_context_stack;
-	error_context_stack = &commit_errcallback;
+	push_error_context(&commit_errcallback, message_type, NULL);
 }
 
 void
@@ -273,22 +276,14 @@ apply_change(uint32 version, char type, char *body, int len)
 		 !remote->map->valid))
 		apply_flush();
 
-	current_change.message_type =
-		type == LOGICAL_REP_MSG_INSERT ? "INSERT" :
-		type == LOGICAL_REP_MSG_UPDATE ? "UPDATE" :
-		type == LOGICAL_REP_MSG_DELETE ? "DELETE" :
-										 "???";
-	current_change.remote = NULL;
-	current_change.column = -1;
-
-	errcallback.callback = add_error_context;
-	errcallback.arg = NULL;
-	errcallback.previous = error_context_stack;
-	error_context_stack = &errcallback;
-
+	push_error_context(&errcallback,
+					   type == LOGICAL_REP_MSG_INSERT ? "INSERT" :
+					   type == LOGICAL_REP_MSG_UPDATE ? "UPDATE" :
+					   type == LOGICAL_REP_MSG_DELETE ? "DELETE" :
+														"???",
+					   remote);
 	oldcxt = MemoryContextSwitchTo(change_cxt);
 
-	current_change.remote = remote;
 	tuple_parse(remote, type, body, len, &has_old);
 
 	if (!snapshot_pushed)
@@ -374,15 +369,7 @@ apply_truncate(int nrels, const uint32 *versions, uint8 flags)
 
 	apply_flush();
 
-	current_change.message_type = "TRUNCATE";
-	current_change.remote = NULL;
-	current_change.column = -1;
-
-	errcallback.callback = add_error_context;
-	errcallback.arg = NULL;
-	errcallback.previous = error_context_stack;
-	error_context_stack = &errcallback;
-
+	push_error_context(&errcallback, "TRUNCATE", NULL);
 	oldcxt = MemoryContextSwitchTo(change_cxt);
 
 	/* TRUNCATE insists on nobody else using the table, not even us. */

@@ -46,6 +46,16 @@ PostponedList postponed = {.current = -1};
 /* Keys of what is set aside. */
 static KeySet keys;
 
+/* Changes that the round has kept so far, at the beginning of the list. */
+static int	nkept;
+
+static void
+add_keys(const ChangeRec *rec)
+{
+	for (int i = 0; i < rec->nkeys; i++)
+		keyset_add(&keys, change_keys(rec)[i]);
+}
+
 void
 postpone_reset(void)
 {
@@ -83,8 +93,7 @@ postpone_add(const ChangeRec *rec, const TxnRel *rel, Csn csn)
 	item->rel = rel;
 	item->csn = csn;
 	item->cid = GetCurrentCommandId(false);
-	for (int i = 0; i < rec->nkeys; i++)
-		keyset_add(&keys, change_keys(rec)[i]);
+	add_keys(rec);
 	return true;
 }
 
@@ -92,18 +101,24 @@ void
 postpone_begin(void)
 {
 	keyset_clear(&keys);
+	nkept = 0;
 	postponed.cid = GetCurrentCommandId(false);
 }
 
 void
-postpone_keep(int from, int to)
+postpone_keep(int i)
 {
-	Postponed  *item = &postponed.item[to];
+	Postponed  *item = &postponed.item[nkept++];
 
-	Assert(to <= from);
-	*item = postponed.item[from];
-	for (int i = 0; i < item->rec->nkeys; i++)
-		keyset_add(&keys, change_keys(item->rec)[i]);
+	*item = postponed.item[i];
+	add_keys(item->rec);
+}
+
+void
+postpone_end(void)
+{
+	postponed.n = nkept;
+	postponed.current = -1;
 }
 
 void

@@ -524,7 +524,6 @@ apply_postponed(void)
 		Csn			before = order_group_before(my_csn);
 		Csn			newest = 0;
 		Csn			wait = 0;
-		int			kept = 0;
 
 		apply_flush();			/* so that what it stores is from before */
 		postpone_begin();
@@ -538,7 +537,7 @@ apply_postponed(void)
 				newest = Max(newest, item->rec->wait_csn);
 				if (item->rec->wait_csn < before)
 					wait = Max(wait, item->rec->wait_csn);
-				postpone_keep(i, kept++);
+				postpone_keep(i);
 				continue;
 			}
 			begin_table(item->csn, item->rel);
@@ -550,9 +549,8 @@ apply_postponed(void)
 			applied++;
 		}
 		apply_flush();			/* while a conflict is still known for what it is */
-		postponed.n = kept;
-		postponed.current = -1;
-		if (kept > 0)
+		postpone_end();
+		if (postponed.n > 0)
 			order_wait(order_at_turn(wait + 1) ? Min(newest, my_csn - 1) : wait,
 					   WORKER_WAIT_DEPENDENCY, true);
 	}
