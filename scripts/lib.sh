@@ -37,6 +37,9 @@ result() {
 	fi
 }
 
+# The median of the numbers on standard input.
+median() { sort -n | awk '{ v[NR] = $1 } END { print (v[int((NR + 1) / 2)] + v[int(NR / 2) + 1]) / 2 }'; }
+
 # Run a command as root.
 as_root() {
 	if [ "$(id -u)" = 0 ]; then
