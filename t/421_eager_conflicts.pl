@@ -20,7 +20,7 @@ use Time::HiRes qw(time);
 
 plan skip_all => 'stock apply' if stock_only();
 
-my ($publisher, $subscriber) = publisher_and_subscriber("pgparrep.eager_threshold = 0\n");
+my ($publisher, $subscriber) = publisher_and_subscriber("pgparrep.eager_threshold = 0\npgparrep.key_table = on\n");
 
 for ($publisher, $subscriber)
 {

@@ -19,7 +19,7 @@ use Test::More;
 
 plan skip_all => 'stock apply' if stock_only();
 
-my ($publisher, $subscriber) = publisher_and_subscriber(ApplyCases::conf());
+my ($publisher, $subscriber) = publisher_and_subscriber(ApplyCases::conf() . "pgparrep.key_table = on\n");
 
 for ($publisher, $subscriber)
 {

@@ -12,6 +12,8 @@
  *
  * I1. Nothing is reported before our turn: until then everything odd may be
  *	   the doing of a transaction before ours that is not finished.
+ * I2. A conflict is reported once: only by an attempt that is not made again
+ *	   because of what others of a group, or changes postponed, may meet.
  *
  *-------------------------------------------------------------------------
  */
@@ -167,6 +169,9 @@ log_conflict(EState *estate, ResultRelInfo *relinfo, ConflictType type,
 			 ConflictTupleInfo *info)
 {
 	List	   *saved = estate->es_tupleTable;
+
+	/* I2 */
+	worker_require_alone();
 
 	estate->es_tupleTable = NIL;
 	ReportApplyConflict(estate, relinfo, LOG, type, searchslot, remoteslot,

@@ -67,6 +67,9 @@
  */
 #define MAX_SPILL_KEYS 16384
 
+/* The same for all of them together: 2 MB. */
+#define MAX_ALL_SPILL_KEYS 131072
+
 /* Segments of a BufFile are this long; fixed in the server. */
 #define BUFFILE_SEGMENT ((uint64) 0x40000000)
 
@@ -98,6 +101,7 @@ static dlist_head cached = DLIST_STATIC_INIT(cached);	/* oldest first */
 static dlist_head spilled = DLIST_STATIC_INIT(spilled);
 static uint64 ncached;
 static uint64 nspilled;
+static uint64 all_spill_keys;	/* room for keys of all that are in files */
 static Size uncommitted_bytes;	/* allocated by what has not committed */
 static Size committed_bytes;	/* allocated by what was handed out */
 static FreeChunks free_small;
@@ -242,6 +246,17 @@ spill_delete(uint32 file)
 }
 
 static void
+forget_spill_keys(TxnBuffer *txn)
+{
+	if (txn->keys == NULL)
+		return;
+	pfree(txn->keys);
+	all_spill_keys -= txn->maxkeys;
+	txn->keys = NULL;
+	txn->nkeys = txn->maxkeys = 0;
+}
+
+static void
 add_spill_key(TxnBuffer *txn, const ChangeRec *rec)
 {
 	const uint64 *keys = change_keys(rec);
@@ -254,22 +269,30 @@ add_spill_key(TxnBuffer *txn, const ChangeRec *rec)
 	if (txn->all_else)
 		return;
 	if (rec->conflict == CONFLICT_ALL)
+	{
+		forget_spill_keys(txn);
 		txn->all_else = true;
+	}
 	else if (txn->all_tables)
 		return;
-	else if (txn->nkeys + n > MAX_SPILL_KEYS)
+	else if (txn->nkeys + n > MAX_SPILL_KEYS ||
+			 (txn->nkeys + n > txn->maxkeys &&
+			  all_spill_keys + txn->nkeys + n > MAX_ALL_SPILL_KEYS))
 	{
+		forget_spill_keys(txn);
 		txn->all_tables = true;
 		return;
 	}
 	if (txn->nkeys + n > txn->maxkeys)
 	{
-		txn->maxkeys = Max(1024, (txn->nkeys + n) * 2);
+		int			max = Max(64, (txn->nkeys + n) * 2);
+
 		if (txn->keys == NULL)
-			txn->keys = MemoryContextAlloc(buf_mcxt,
-										   txn->maxkeys * sizeof(SpillKey));
+			txn->keys = MemoryContextAlloc(buf_mcxt, max * sizeof(SpillKey));
 		else
-			txn->keys = repalloc(txn->keys, txn->maxkeys * sizeof(SpillKey));
+			txn->keys = repalloc(txn->keys, max * sizeof(SpillKey));
+		all_spill_keys += max - txn->maxkeys;
+		txn->maxkeys = max;
 	}
 	for (int i = 0; i < n; i++)
 	{
@@ -655,8 +678,7 @@ free_buffer(TxnBuffer *txn)
 		pfree(txn->rels);
 	if (txn->subxacts)
 		pfree(txn->subxacts);
-	if (txn->keys)
-		pfree(txn->keys);
+	forget_spill_keys(txn);
 	pfree(txn);
 }
 
