@@ -19,6 +19,7 @@ extern int	pgparrep_default_worker_number;
 extern int	pgparrep_eager_threshold;	/* changes; -1: never */
 extern bool pgparrep_force_decoders;	/* developer: also at the end of WAL */
 extern int	pgparrep_group_transactions;	/* remote ones in a local one */
+extern bool pgparrep_insert_runs;	/* developer: several rows at a time */
 extern bool pgparrep_key_table; /* developer: track keys at all */
 extern char *pgparrep_native_signature; /* developer: instead of ours */
 extern int	pgparrep_parallel_decode_num;	/* on the publisher */

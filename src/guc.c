@@ -23,6 +23,7 @@ int			pgparrep_default_worker_number = 1;
 int			pgparrep_eager_threshold = 10000;
 bool		pgparrep_force_decoders = false;
 int			pgparrep_group_transactions = 64;
+bool		pgparrep_insert_runs = true;
 bool		pgparrep_key_table = true;
 char	   *pgparrep_native_signature = NULL;
 int			pgparrep_parallel_decode_num = 2;
@@ -126,6 +127,14 @@ guc_init(void)
 							64, 1, 256,
 							PGC_SIGHUP, 0,
 							NULL, NULL, NULL);
+
+	DefineCustomBoolVariable("pgparrep.insert_runs",
+							 "Stores runs of inserted rows several at a time.",
+							 "For testing only: off stores each by itself.",
+							 &pgparrep_insert_runs,
+							 true,
+							 PGC_SIGHUP, GUC_NOT_IN_SAMPLE,
+							 NULL, NULL, NULL);
 
 	DefineCustomBoolVariable("pgparrep.key_table",
 							 "Tracks which transactions touch the same keys.",

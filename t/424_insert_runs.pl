@@ -61,6 +61,19 @@ apply('expressions', "INSERT INTO d (id, v, u) SELECT i, 'x', i FROM generate_se
 apply('large values', "INSERT INTO a SELECT i, repeat(md5(i::text), 4000) FROM generate_series(5001, 5020) i");
 apply('a table that changes', 'INSERT INTO c ' . rows(400, 500), 'ALTER TABLE c SET (fillfactor = 90)', 'INSERT INTO c ' . rows(501, 600), 'UPDATE c SET v = 1 WHERE id > 590');
 
+# each by itself
+$subscriber->safe_psql('postgres', 'ALTER SYSTEM SET pgparrep.insert_runs = off');
+$subscriber->restart;
+$begin = $subscriber->safe_psql('postgres', 'SELECT pg_current_wal_insert_lsn()');
+apply('no runs', 'INSERT INTO a ' . rows(20001, 20100), "UPDATE a SET v = 'x' WHERE id = 20100");
+$subscriber->safe_psql('postgres', 'SET synchronous_commit = on; CREATE TABLE flushed_again ()');
+is($subscriber->safe_psql('postgres', qq{
+	SELECT count(*) FROM pg_get_wal_records_info('$begin', pg_current_wal_flush_lsn())
+	 WHERE resource_manager = 'Heap2' AND record_type LIKE 'MULTI_INSERT%'
+	   AND block_ref ~ (SELECT 'rel [0-9]+/[0-9]+/' || pg_relation_filenode('a') || '\\y')}), 0, 'each row has its record') unless stock_only();
+$subscriber->safe_psql('postgres', 'ALTER SYSTEM RESET pgparrep.insert_runs');
+$subscriber->restart;
+
 # an error in the middle of a run, of one row that nobody has sent
 sub fails
 {

@@ -41,6 +41,7 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
+#include "guc.h"
 #include "postpone.h"
 #include "worker.h"
 
@@ -213,7 +214,7 @@ row_insert(Target *target)
 	}
 
 	/* slots that are kept, and nothing to be run for a row but the index */
-	run_target = target->cxt != NULL &&
+	run_target = pgparrep_insert_runs && target->cxt != NULL &&
 						 target->rel->rd_tableam == GetHeapamTableAmRoutine() ?
 					 target :
 					 NULL;
