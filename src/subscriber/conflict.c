@@ -12,7 +12,7 @@
  *
  * I1. Nothing is reported before our turn: until then everything odd may be
  *	   the doing of a transaction before ours that is not finished.
- * I2. A conflict is reported once: only by an attempt that is not made again
+ * I2. A conflict that is only logged is reported once: only by an attempt that is not made again
  *	   because of what others of a group, or changes postponed, may meet.
  *
  *-------------------------------------------------------------------------
