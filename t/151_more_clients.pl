@@ -96,6 +96,8 @@ foreach my $n (1, 4)
 	push @expected, "row $_", ($_ % 3 == 0 ? 'inside ' : 'outside ') . $_ for 1 .. 1000;
 	is_deeply(\@order, \@expected, "messages and rows in WAL order with $n decoders");
 	close $client->{sock};
+	# the server drops it when it sees the end of the connection
+	ok($east->poll_query_until('postgres', q{SELECT count(*) = 0 FROM pg_replication_slots}), 'slot dropped');
 }
 
 # pg_recvlogical makes the slot, streams, is interrupted, goes on, drops the slot.
