@@ -13,8 +13,13 @@
 #include "access/xlogdefs.h"
 #include "replication/walreceiver.h"
 
-/* start: of the stream; what comes before it is on the local disk already */
-extern void feedback_init(WalReceiverConn *conn, XLogRecPtr start);
+#include "shared.h"
+
+/*
+ * start: of the stream; what comes before it is on the local disk already.
+ * last: takes note of what is reported as flushed.
+ */
+extern void feedback_init(WalReceiverConn *conn, XLogRecPtr start, LastLeader *last);
 
 /*
  * A remote transaction has committed here; called in commit order.  local_end

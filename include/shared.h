@@ -116,12 +116,19 @@ typedef struct LeaderSlot
 	pg_atomic_uint64 eager_rolled_back; /* of those, to no avail */
 } LeaderSlot;
 
-/* The transaction whose error ended the last leader of a subscription. */
-typedef struct FailedTxn
+/*
+ * What a leader leaves to the next one of its subscription; zeros where there
+ * was none.  Written by the leader.  Gone with the server, and when the server's
+ * own apply takes over.
+ */
+typedef struct LastLeader
 {
-	Oid			subid;			/* 0 = free */
-	XLogRecPtr	commit_lsn;
-} FailedTxn;
+	Oid			subid;			/* under lock; 0 = free */
+	XLogRecPtr	failed;			/* commit whose error ended it */
+	XLogRecPtr	flushed;		/* newest position that was reported as that */
+	uint64		system;			/* identifier of the publisher's ... */
+	TimeLineID	timeline;		/* ... and what it wrote; 0: not known */
+} LastLeader;
 
 typedef struct SharedState
 {
@@ -132,7 +139,7 @@ typedef struct SharedState
 	int			nworkers;
 	LeaderSlot *leaders;
 	WorkerSlot *workers;
-	FailedTxn  *failed;			/* nleaders; under lock */
+	LastLeader *last;			/* nleaders */
 } SharedState;
 
 extern SharedState *Shared;
@@ -321,11 +328,11 @@ extern int	shared_take_worker_slot(Oid subid);
 extern void shared_free_worker_slot(int slot);
 
 /*
- * Remembers a failed transaction over the lives of leaders; InvalidXLogRecPtr
- * forgets it.
+ * What the last leader of the caller's subscription has left; to be called with
+ * a leader slot taken, and the caller's own until it frees that.
  */
-extern void shared_set_failed(Oid subid, XLogRecPtr commit_lsn);
-extern XLogRecPtr shared_get_failed(Oid subid);
+extern LastLeader *shared_last_leader(Oid subid);
+extern void shared_forget_last_leader(Oid subid);
 
 /* Wakes the process with that index in the PGPROC array. */
 extern void shared_wake(int procno);

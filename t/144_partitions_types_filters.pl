@@ -361,6 +361,8 @@ my $lsn = sql('SELECT pg_current_wal_insert_lsn()');
 disable();
 sql(q{INSERT INTO ordinary VALUES (103); ALTER PUBLICATION faulty SET TABLE ordinary, faulty WHERE (k > 2)});
 sql("SELECT pg_replication_slot_advance('$_', '$lsn')") for qw(pool serial);
+# the pool does not leave out changes unless it is told to
+$pool->safe_psql('postgres', "SELECT pg_replication_origin_advance('pg_' || oid, '$lsn') FROM pg_subscription");
 enable();
 sql(q{INSERT INTO faulty VALUES (5, 9) ON CONFLICT (k) DO UPDATE SET v = 3; UPDATE faulty SET v = 4 WHERE k = 7});
 trio_wait($trio);

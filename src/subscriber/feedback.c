@@ -48,6 +48,7 @@ typedef struct Unflushed
 } Unflushed;
 
 static WalReceiverConn *fb_conn;
+static LastLeader *fb_last;
 static Unflushed unflushed[MAX_UNFLUSHED];	/* a ring */
 static int	first_unflushed;
 static int	nunflushed;
@@ -61,11 +62,12 @@ static TimestampTz reported_at;
 static StringInfoData message;
 
 void
-feedback_init(WalReceiverConn *conn, XLogRecPtr start)
+feedback_init(WalReceiverConn *conn, XLogRecPtr start, LastLeader *last)
 {
 	MemoryContext oldcxt = MemoryContextSwitchTo(TopMemoryContext);
 
 	fb_conn = conn;
+	fb_last = last;
 	initStringInfo(&message);
 	MemoryContextSwitchTo(oldcxt);
 
@@ -174,6 +176,9 @@ feedback_send(XLogRecPtr received, bool idle, bool force, bool request_reply)
 		!TimestampDifferenceExceeds(reported_at, now,
 									wal_receiver_status_interval * 1000))
 		return;
+
+	/* First, since it may arrive even if sending it ends in an error. */
+	fb_last->flushed = Max(fb_last->flushed, flush);
 
 	resetStringInfo(&message);
 	pq_sendbyte(&message, 'r');

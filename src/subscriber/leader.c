@@ -74,6 +74,7 @@
 #include "native.h"
 #include "pool.h"
 #include "serial.h"
+#include "startpoint.h"
 #include "streamrel.h"
 #include "tables.h"
 #include "takeover.h"
@@ -116,6 +117,7 @@ static XLogRecPtr last_received;	/* see I3 */
 static XLogRecPtr last_commit_end;	/* of the last transaction taken in */
 static TimestampTz last_message_at;
 static bool ping_sent;
+static LastLeader *last_leader;
 static XLogRecPtr failed_lsn;	/* commit that ended the last leader, or 0 */
 static bool publisher_waits;	/* its commits, for what we report as flushed */
 
@@ -314,40 +316,43 @@ report_statistics(void)
 	pg_atomic_write_u64(&slot->transactions, retired);
 }
 
+/* After an error that was reported. */
+pg_noreturn static void
+disable_and_exit(void)
+{
+	leader_start_tx();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	DisableSubscription(MySubscription->oid);
+	PopActiveSnapshot();
+	leader_commit_tx();
+	ereport(LOG,
+			(errmsg("subscription \"%s\" has been disabled because of an error",
+					MySubscription->name)));
+	proc_exit(0);
+}
+
 /* A worker's error counts, or a worker is gone: this leader has to end. */
 static void
 check_workers(bool look)
 {
 	if (pg_atomic_read_u64(&pool->failed_csn) != 0)
 	{
+		Subscription *sub;
 		bool		disable;
 
 		/* The worker has reported the error itself, once. */
-		shared_set_failed(MySubscription->oid,
-						  pool_txn(pool, pg_atomic_read_u64(&pool->failed_csn))->commit_lsn);
+		last_leader->failed = pool_txn(pool, pg_atomic_read_u64(&pool->failed_csn))->commit_lsn;
 		pool_stop();
 		retire();
 		pgstat_report_subscription_error(MySubscription->oid, true);
 
 		/* As the subscription says now, not when it was last read. */
 		leader_start_tx();
-		{
-			Subscription *sub = GetSubscription(MySubscription->oid, true);
-
-			disable = sub != NULL && sub->disableonerr;
-		}
-		if (disable)
-		{
-			PushActiveSnapshot(GetTransactionSnapshot());
-			DisableSubscription(MySubscription->oid);
-			PopActiveSnapshot();
-			leader_commit_tx();
-			ereport(LOG,
-					(errmsg("subscription \"%s\" has been disabled because of an error",
-							MySubscription->name)));
-			proc_exit(0);
-		}
+		sub = GetSubscription(MySubscription->oid, true);
+		disable = sub != NULL && sub->disableonerr;
 		leader_commit_tx();
+		if (disable)
+			disable_and_exit();
 		proc_exit(1);
 	}
 	if (look && pool_lost_worker())
@@ -715,7 +720,7 @@ hand_out(TransactionId xid, TxnBuffer *txn, uint32 flags,
 	{
 		/* It has cleared the position, unless there was nothing to apply. */
 		drain();
-		shared_set_failed(MySubscription->oid, InvalidXLogRecPtr);
+		last_leader->failed = InvalidXLogRecPtr;
 		AcceptInvalidationMessages();
 		maybe_reread_subscription_here();
 	}
@@ -1117,6 +1122,7 @@ pgparrep_leader_main(WalReceiverConn *connection,
 {
 	RepOriginId origin = replorigin_session_origin;
 	char		origin_name[NAMEDATALEN];
+	volatile bool must_disable = false; /* whatever the subscription says */
 
 	conn = connection;
 	snprintf(origin_name, sizeof(origin_name), "pg_%u", MySubscription->oid);
@@ -1133,7 +1139,6 @@ pgparrep_leader_main(WalReceiverConn *connection,
 	 */
 	start_position = replorigin_session_get_progress(true);
 	last_received = last_commit_end = start_position;
-	failed_lsn = shared_get_failed(MySubscription->oid);
 
 	/*
 	 * The workers record the progress.  On 15 the origin has one owner, which
@@ -1153,13 +1158,15 @@ pgparrep_leader_main(WalReceiverConn *connection,
 	pool = pool_create(origin, origin_name);
 	area = pool_area();
 	slot = pool_leader_slot();
+	last_leader = shared_last_leader(MySubscription->oid);
+	failed_lsn = last_leader->failed;
 	set_flush_when_idle();
 	streamrel_init(area);
 	keyplan_init();
 	txnbuf_init(pool, area);
 	eager_init(pool, area);
 	depend = depend_create(KEY_TABLE_BUCKETS);
-	feedback_init(conn, start_position);
+	feedback_init(conn, start_position, last_leader);
 	CacheRegisterSyscacheCallback(SUBSCRIPTIONOID, subscription_callback, (Datum) 0);
 	tables_init();
 
@@ -1169,6 +1176,13 @@ pgparrep_leader_main(WalReceiverConn *connection,
 	 */
 	PG_TRY();
 	{
+		StartPoint	start;
+
+		startpoint_fetch(conn, options->slotname, last_leader, &start);
+		must_disable = true;
+		startpoint_check(&start, start_position, last_leader);
+		must_disable = false;
+
 		last_start_at = GetCurrentTimestamp();
 		(void) pool_start_workers(workers_wanted());
 
@@ -1182,10 +1196,8 @@ pgparrep_leader_main(WalReceiverConn *connection,
 	}
 	PG_CATCH();
 	{
-		bool		disable = MySubscription->disableonerr &&
-					   !shared_is_transient(geterrcode());
-
-		if (!disable)
+		if (!must_disable &&
+			(!MySubscription->disableonerr || shared_is_transient(geterrcode())))
 		{
 			AbortOutOfAnyTransaction();
 			pgstat_report_subscription_error(MySubscription->oid, true);
@@ -1199,15 +1211,7 @@ pgparrep_leader_main(WalReceiverConn *connection,
 		RESUME_INTERRUPTS();
 		pool_stop();
 		pgstat_report_subscription_error(MySubscription->oid, true);
-		leader_start_tx();
-		PushActiveSnapshot(GetTransactionSnapshot());
-		DisableSubscription(MySubscription->oid);
-		PopActiveSnapshot();
-		leader_commit_tx();
-		ereport(LOG,
-				(errmsg("subscription \"%s\" has been disabled because of an error",
-						MySubscription->name)));
-		proc_exit(0);
+		disable_and_exit();
 	}
 	PG_END_TRY();
 	pg_unreachable();

@@ -42,7 +42,7 @@ shared_size(void)
 											max_logical_replication_workers)));
 	size = add_size(size, MAXALIGN(mul_size(sizeof(WorkerSlot),
 											max_worker_processes)));
-	size = add_size(size, MAXALIGN(mul_size(sizeof(FailedTxn),
+	size = add_size(size, MAXALIGN(mul_size(sizeof(LastLeader),
 											max_logical_replication_workers)));
 	return size;
 }
@@ -78,7 +78,7 @@ shared_startup(void)
 		Shared->workers = (WorkerSlot *) ptr;
 		Shared->nworkers = max_worker_processes;
 		ptr += MAXALIGN(sizeof(WorkerSlot) * max_worker_processes);
-		Shared->failed = (FailedTxn *) ptr;
+		Shared->last = (LastLeader *) ptr;
 		Shared->lock = &GetNamedLWLockTranche(PGPARREP_NAME)->lock;
 		Shared->dsa_tranche = LWLockNewTrancheId();
 		Shared->eager_tranche = LWLockNewTrancheId();
@@ -202,47 +202,58 @@ shared_free_worker_slot(int slot)
 	LWLockRelease(Shared->lock);
 }
 
-void
-shared_set_failed(Oid subid, XLogRecPtr commit_lsn)
+/* Does a leader of that subscription run?  The caller holds the lock. */
+static bool
+leader_runs(Oid subid)
 {
-	bool		forget = XLogRecPtrIsInvalid(commit_lsn);
-	FailedTxn  *entry = NULL;
+	for (int i = 0; i < Shared->nleaders; i++)
+		if (Shared->leaders[i].subid == subid)
+			return true;
+	return false;
+}
+
+LastLeader *
+shared_last_leader(Oid subid)
+{
+	LastLeader *result = NULL;
 
 	LWLockAcquire(Shared->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < Shared->nleaders; i++)
 	{
-		FailedTxn  *failed = &Shared->failed[i];
+		LastLeader *last = &Shared->last[i];
 
-		if (failed->subid == subid)
+		if (last->subid == subid)
 		{
-			entry = failed;
+			result = last;
 			break;
 		}
-		if (failed->subid == InvalidOid)
-			entry = failed;
+
+		/*
+		 * Rather a free one than that of a subscription that is disabled or
+		 * dropped.  There are as many as there can be leaders.
+		 */
+		if (last->subid == InvalidOid ||
+			((result == NULL || result->subid != InvalidOid) && !leader_runs(last->subid)))
+			result = last;
 	}
-	/* All taken by others, some of them perhaps dropped: it only saves work. */
-	if (entry == NULL && !forget)
-		entry = &Shared->failed[0];
-	if (entry != NULL)
+	Assert(result != NULL);
+	if (result->subid != subid)
 	{
-		entry->subid = forget ? InvalidOid : subid;
-		entry->commit_lsn = commit_lsn;
+		memset(result, 0, sizeof(*result));
+		result->subid = subid;
 	}
 	LWLockRelease(Shared->lock);
+	return result;
 }
 
-XLogRecPtr
-shared_get_failed(Oid subid)
+void
+shared_forget_last_leader(Oid subid)
 {
-	XLogRecPtr	commit_lsn = InvalidXLogRecPtr;
-
-	LWLockAcquire(Shared->lock, LW_SHARED);
+	LWLockAcquire(Shared->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < Shared->nleaders; i++)
-		if (Shared->failed[i].subid == subid)
-			commit_lsn = Shared->failed[i].commit_lsn;
+		if (Shared->last[i].subid == subid)
+			Shared->last[i].subid = InvalidOid;
 	LWLockRelease(Shared->lock);
-	return commit_lsn;
 }
 
 void

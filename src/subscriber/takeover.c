@@ -73,6 +73,7 @@
 #include "guc.h"
 #include "interface.h"
 #include "leader.h"
+#include "shared.h"
 #include "takeover.h"
 
 /*
@@ -421,6 +422,9 @@ takeover_startstreaming(WalReceiverConn *conn, const WalRcvStreamOptions *option
 			pfree(plugin);
 		}
 	}
+
+	/* What this one reports as flushed is not noted. */
+	shared_forget_last_leader(MyLogicalRepWorker->subid);
 
 	serial_apply_worker = true;
 	serial_wanted_parallel = worker_number > 1;
