@@ -7,7 +7,7 @@
 # of them loses or repeats a transaction if they come in the wrong order.
 #
 # Needs a build with PGPARREP_TEST_POINTS (include/test_points.h); scripts/test
-# makes one.
+# makes one if it runs all tests, or is asked for this one.
 
 use strict;
 use warnings;
@@ -67,10 +67,12 @@ $end PREPARED 'g:gid';
 my @points = (
 	(map { [ $subscriber, $_ ] }
 		  qw(before_hand_out handed_out applied before_commit commit_record_written origin_advanced commit_known
+		  before_group group_record_written group_known
 		  before_feedback feedback_sent before_spill spilled before_table_sync table_synced)),
 	(map { [ $publisher, $_ ] } qw(before_batch batch_handed_over batch_decoded before_send sent)),
 	# the last, since with two_phase no table can be added with its rows
-	(map { [ $subscriber, $_ ] } qw(before_prepare prepared before_finish finished)));
+	(map { [ $subscriber, $_ ] } qw(before_prepare prepare_record_written prepared prepare_known
+		  before_commit_prepared commit_prepared before_rollback_prepared rollback_prepared finish_known)));
 my $tables = 0;
 my $two_phase = 0;
 for (@points)
@@ -98,10 +100,17 @@ for (@points)
 	append_to_file("$file.new", $name);
 	rename "$file.new", $file;
 	answer($subscriber, 'ALTER SUBSCRIPTION sub REFRESH PUBLICATION') if $name =~ /table_sync/;
+	# groups are for a backlog
+	$subscriber->safe_psql('postgres', 'ALTER SUBSCRIPTION sub DISABLE') if $name =~ /group/;
 	my $load = start_load($publisher, "load_$name", 'pgbench', '-n', '-c', 4, '-R', 400,
 		'-f', $publisher->basedir . '/load.sql@20', '-f', $publisher->basedir . '/spill.sql',
 		$two_phase ? map { ('-f', $publisher->basedir . "/$_.sql\@3") } ('COMMIT', 'ROLLBACK') : (),
 		'-h', $publisher->host, '-p', $publisher->port, 'postgres');
+	if ($name =~ /group/)
+	{
+		usleep(1_000_000);
+		$subscriber->safe_psql('postgres', 'ALTER SUBSCRIPTION sub ENABLE');
+	}
 	my $until = time() + $PostgreSQL::Test::Utils::timeout_default;
 	usleep(10_000) while -e $file && time() < $until;
 	ok(!-e $file, "crash at $name");

@@ -120,6 +120,13 @@ static int	nknown_versions = 0;
 static int	maxknown_versions = 0;
 static bool subscription_stale = false;
 
+/* Several transactions in work, to be committed in one? */
+static inline bool
+in_group(void)
+{
+	return my_csn != my_last_csn;
+}
+
 bool
 worker_at_turn(void)
 {
@@ -180,12 +187,22 @@ void
 worker_require_alone(void)
 {
 	postpone_check_none();
-	if (my_csn == my_last_csn)
+	if (!in_group())
 		return;
 	serial_note_alone(pool, pg_atomic_read_u32(&slot->table), my_csn);
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 			 errmsg("remote transaction cannot be applied together with others")));
+}
+
+void
+worker_require_counting(void)
+{
+	worker_require_alone();
+	if (!began_at_turn)
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg("remote transaction has to be applied again at its turn")));
 }
 
 void
@@ -254,15 +271,18 @@ xact_callback(XactEvent event, void *arg)
 						 errmsg("apply worker is stopping")));
 			set_origin();
 			XactLastCommitEnd = InvalidXLogRecPtr;
-			CRASH_POINT(event == XACT_EVENT_PRE_COMMIT ? "before_commit" : "before_prepare");
+			CRASH_POINT(event == XACT_EVENT_PRE_PREPARE ? "before_prepare" :
+						in_group()						? "before_group" :
+														  "before_commit");
 			break;
 		case XACT_EVENT_PREPARE:
+			CRASH_POINT("prepare_record_written");
 			give_up_baton();
 			clear_origin();
 			applying = false;
 			break;				/* I7: made known by attempt() */
 		case XACT_EVENT_COMMIT:
-			CRASH_POINT("commit_record_written");
+			CRASH_POINT(in_group() ? "group_record_written" : "commit_record_written");
 			give_up_baton();
 			clear_origin();
 			for (Csn csn = my_csn; csn <= my_last_csn; csn++)
@@ -272,7 +292,9 @@ xact_callback(XactEvent event, void *arg)
 			published = true;
 			CRASH_POINT("origin_advanced");
 			order_publish(my_csn, my_last_csn);
-			CRASH_POINT("commit_known");
+			CRASH_POINT(in_group()							 ? "group_known" :
+						my_txn->flags & PTXN_FINISH_PREPARED ? "finish_known" :
+															   "commit_known");
 			break;
 		case XACT_EVENT_ABORT:
 #ifdef PGPARREP_SABOTAGE_ROLLBACK_MOVES_ORIGIN
@@ -782,9 +804,9 @@ finish_prepared(void)
 	{
 		order_exit_if_stopped();
 		set_origin();
-		CRASH_POINT("before_finish");
+		CRASH_POINT(commit ? "before_commit_prepared" : "before_rollback_prepared");
 		FinishPreparedTransaction(gid, commit);
-		CRASH_POINT("finished");
+		CRASH_POINT(commit ? "commit_prepared" : "rollback_prepared");
 		note_flushed_end();
 	}
 }
@@ -831,7 +853,7 @@ attempt(void)
 		/* It may also have been told to skip this one while it was tried again. */
 		clear_skip = !XLogRecPtrIsInvalid(MySubscription->skiplsn) &&
 					 ((my_txn->flags & PTXN_SKIPLSN) != 0 ||
-					  (my_csn == my_last_csn &&
+					  (!in_group() &&
 					   MySubscription->skiplsn == my_txn->commit_lsn));
 		if (my_eager != NULL || (my_txn->flags & PTXN_FINISH_PREPARED) != 0)
 		{
@@ -879,6 +901,7 @@ attempt(void)
 		{
 			published = true;
 			order_publish(my_csn, my_csn);	/* I7 */
+			CRASH_POINT("prepare_known");
 		}
 		else
 		{
@@ -906,7 +929,7 @@ attempt(void)
 			PG_RE_THROW();		/* I5 */
 		sqlstate = geterrcode();
 		/* A worker has no connection: this one is about the data. */
-		counts = began_at_turn && my_csn == my_last_csn &&
+		counts = began_at_turn && !in_group() &&
 				 (!shared_is_transient(sqlstate) ||
 				  sqlstate == ERRCODE_PROTOCOL_VIOLATION);
 
@@ -918,7 +941,7 @@ attempt(void)
 			note_trouble(sqlstate);
 		if (counts)
 			EmitErrorReport();
-		else if (began_at_turn && my_csn == my_last_csn &&
+		else if (began_at_turn && !in_group() &&
 				 pg_atomic_read_u32(&pool->stop) == 0)
 		{
 			MemoryContext oldcxt = MemoryContextSwitchTo(ApplyContext);
