@@ -37,6 +37,12 @@ extern void worker_wait_turn(void);
 extern void worker_require_alone(void);
 
 /*
+ * An error is to be raised that is counted where it is.  Raises another one that
+ * makes this attempt void, unless it is the one whose errors are reported.
+ */
+extern void worker_require_counting(void);
+
+/*
  * Changes were applied in another order than the publisher's (postpone.c), and
  * it shows: raises an error that makes this attempt void.
  */

@@ -49,4 +49,26 @@ $subscriber->safe_psql('postgres', 'DELETE FROM t WHERE id = 13');
 wait_caught_up($publisher, $subscriber);
 compare_tables($publisher, $subscriber, 'after repair');
 
+# ---------- however many attempts there are, one error
+
+# in the middle of a group, of which the first attempt is at all of it
+$subscriber->safe_psql('postgres', q{
+	ALTER SUBSCRIPTION sub DISABLE;
+	ALTER SUBSCRIPTION sub SET (disable_on_error = true);
+	INSERT INTO t VALUES (100020, 'in the way')});
+wait_for($publisher, 'SELECT NOT active FROM pg_replication_slots', 'the slot is free');
+$publisher->safe_psql('postgres', join ";\n", map { "INSERT INTO t VALUES (100000 + $_, 'row')" } 1 .. 40);
+my $offset = log_size($subscriber);
+$subscriber->safe_psql('postgres', 'SELECT pg_stat_reset_subscription_stats(oid) FROM pg_subscription');
+$subscriber->safe_psql('postgres', 'ALTER SUBSCRIPTION sub ENABLE');
+wait_for($subscriber, 'SELECT NOT subenabled FROM pg_subscription', 'the subscription is disabled');
+errors(1);
+my $log = log_since($subscriber, $offset);
+is(scalar(() = $log =~ /ERROR:  .*(duplicate key|conflict=insert_exists)/g), 1, 'logged once') or diag $log;
+is($subscriber->safe_psql('postgres', 'SELECT apply_error_count FROM pg_stat_subscription_stats'), 1, 'counted once');
+is($subscriber->safe_psql('postgres', 'SELECT confl_insert_exists FROM pg_stat_subscription_stats'), 1, 'as a conflict, too')
+  if $publisher->pg_version >= 18;
+is($subscriber->safe_psql('postgres', 'SELECT count(*) FROM t WHERE id BETWEEN 100001 AND 100040 AND id <> 100020'), 19,
+	'all before it is there, and nothing after it');
+
 done_testing();

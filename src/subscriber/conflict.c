@@ -12,8 +12,9 @@
  *
  * I1. Nothing is reported before our turn: until then everything odd may be
  *	   the doing of a transaction before ours that is not finished.
- * I2. A conflict that is only logged is reported once: only by an attempt that is not made again
- *	   because of what others of a group, or changes postponed, may meet.
+ * I2. A conflict is reported once: only by an attempt that is not made again
+ *	   because of what others of a group, or changes postponed, may meet; one
+ *	   that is an error, by the attempt whose error ends the leader.
  *
  *-------------------------------------------------------------------------
  */
@@ -152,11 +153,14 @@ conflict_check_unique(Target *target, TupleTableSlot *searchslot,
 	}
 
 	if (conflicts != NIL)
+	{
+		worker_require_counting();	/* I2 */
 		ReportApplyConflict(target->estate, target->relinfo, ERROR,
 							list_length(conflicts) > 1 ? CT_MULTIPLE_UNIQUE_CONFLICTS :
 							update					   ? CT_UPDATE_EXISTS :
 														 CT_INSERT_EXISTS,
 							searchslot, slot, conflicts);
+	}
 }
 
 /*
