@@ -115,6 +115,26 @@ $local->quit;
 wait_caught_up($publisher, $subscriber);
 compare_tables($publisher, $subscriber, 'a locked index', 't');
 
+# ---------- a reader that holds a TRUNCATE up
+
+my $reader = session($subscriber);
+$reader->query('BEGIN; SELECT count(*) FROM slow');
+$publisher->safe_psql('postgres', q{
+	INSERT INTO t VALUES (-1, 'before it');
+	TRUNCATE slow;
+	INSERT INTO t VALUES (-2, 'behind it')});
+wait_for($subscriber, q{SELECT count(*) = 1 FROM pgparrep.stat_apply_worker WHERE waits_for LIKE 'Lock: %'},
+	'a worker to say that it waits for a lock');
+wait_for($subscriber, q{SELECT count(*) = 1 FROM t WHERE id = -1}, 'what is before it');
+usleep(4_500_000);
+no_reconnect('a reader');
+is($subscriber->safe_psql('postgres', 'SELECT count(*) FROM t WHERE id = -2'), 0, 'what is behind it waits');
+is($reader->query('SELECT count(*) FROM slow'), 1, 'the reader reads what it has read before');
+$reader->query('COMMIT');
+$reader->quit;
+wait_caught_up($publisher, $subscriber);
+compare_tables($publisher, $subscriber, 'a reader', 't', 'slow');
+
 # ---------- a large transaction that is slow to apply: 8 s
 
 $publisher->safe_psql('postgres', 'INSERT INTO slow SELECT generate_series(1, 80000)');
