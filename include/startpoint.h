@@ -20,11 +20,10 @@ typedef struct StartPoint
 {
 	const char *slot_name;
 	XLogRecPtr	confirmed;		/* earliest commit the slot sends; 0: no such slot */
-	XLogRecPtr	wal_end;
+	XLogRecPtr	wal_end;		/* 0: a standby, which may still get more */
 	uint64		system;			/* its system identifier */
 	TimeLineID	timeline;		/* 0: a standby, which can change it unseen */
-	XLogRecPtr branch;	 /* where it left the timeline that the last leader
-								 * read; 0: nowhere */
+	XLogRecPtr	branch;			/* from the last leader's timeline; 0: none */
 } StartPoint;
 
 /*

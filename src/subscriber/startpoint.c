@@ -77,7 +77,7 @@ void
 startpoint_fetch(WalReceiverConn *conn, const char *slot_name,
 				 const LastLeader *last, StartPoint *start)
 {
-	const Oid	slot_types[] = {PG_LSNOID, PG_LSNOID, BOOLOID};
+	const Oid	slot_types[] = {PG_LSNOID, PG_LSNOID};
 	const Oid	history_types[] = {TEXTOID, TEXTOID};
 	TupleTableSlot *row;
 	bool		isnull;
@@ -90,18 +90,16 @@ startpoint_fetch(WalReceiverConn *conn, const char *slot_name,
 
 	row = fetch_row(conn,
 					psprintf("SELECT confirmed_flush_lsn, "
-							 "CASE WHEN pg_catalog.pg_is_in_recovery() "
-							 "THEN pg_catalog.pg_last_wal_replay_lsn() "
-							 "ELSE pg_catalog.pg_current_wal_flush_lsn() END, "
-							 "pg_catalog.pg_is_in_recovery() "
+							 "CASE WHEN NOT pg_catalog.pg_is_in_recovery() "
+							 "THEN pg_catalog.pg_current_wal_flush_lsn() END "
 							 "FROM pg_catalog.pg_replication_slots WHERE slot_name = %s",
 							 quote_literal_cstr(slot_name)),
-					"the position of the replication slot", 3, slot_types);
+					"the position of the replication slot", 2, slot_types);
 	if (row != NULL)
 	{
 		start->confirmed = DatumGetLSN(slot_getattr(row, 1, &isnull));
 		start->wal_end = DatumGetLSN(slot_getattr(row, 2, &isnull));
-		if (DatumGetBool(slot_getattr(row, 3, &isnull)))
+		if (isnull)
 			start->timeline = 0;
 	}
 
@@ -111,8 +109,12 @@ startpoint_fetch(WalReceiverConn *conn, const char *slot_name,
 		row = fetch_row(conn, psprintf("TIMELINE_HISTORY %u", start->timeline),
 						"the history of its timeline", 2, history_types);
 		if (row != NULL)
-			start->branch = find_branch(TextDatumGetCString(slot_getattr(row, 2, &isnull)),
-										last->timeline);
+		{
+			Datum		history = slot_getattr(row, 2, &isnull);
+
+			if (!isnull)
+				start->branch = find_branch(TextDatumGetCString(history), last->timeline);
+		}
 	}
 	leader_commit_tx();
 }
@@ -150,7 +152,7 @@ startpoint_check(const StartPoint *start, XLogRecPtr origin, LastLeader *last)
 	if (XLogRecPtrIsInvalid(start->confirmed))
 		return;
 
-	if (origin > start->wal_end)
+	if (!XLogRecPtrIsInvalid(start->wal_end) && origin > start->wal_end)
 		report_ahead(origin, start->wal_end,
 					 psprintf("the publisher's WAL ends at %X/%X",
 							  LSN_FORMAT_ARGS(start->wal_end)));
