@@ -148,7 +148,8 @@ extern SharedState *Shared;
 typedef struct TxnRel
 {
 	uint32		version;
-	bool		apply;			/* false: table sync takes care of it */
+	bool		apply;
+	bool		left;			/* not to be applied: left to table sync */
 	uint16		table;			/* number of the local table, see serial.h */
 	int			len;
 	Oid			relid;			/* the table that "apply" is about, or invalid */

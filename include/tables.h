@@ -16,6 +16,12 @@
 
 extern void tables_init(void);
 
+/*
+ * Before anything is received: waits a moment and returns true while the copy of
+ * a table is at its end, on the word of an earlier leader.
+ */
+extern bool tables_end_copies(void);
+
 /* Is any table not ready yet? */
 extern bool tables_in_copy(void);
 

@@ -19,7 +19,7 @@ use Test::More;
 
 plan skip_all => 'stock apply' if stock_only();
 
-my ($publisher, $subscriber) = publisher_and_subscriber(ApplyCases::conf() . "pgparrep.key_table = on\n");
+my ($publisher, $subscriber) = publisher_and_subscriber(ApplyCases::conf() . "pgparrep.key_table = on\npgparrep.eager_threshold = -1\n");
 
 for ($publisher, $subscriber)
 {

@@ -38,6 +38,7 @@
 
 #include "access/xact.h"
 #include "catalog/pg_subscription.h"
+#include "catalog/pg_subscription_rel.h"
 #include "commands/subscriptioncmds.h"
 #include "lib/stringinfo.h"
 #include "libpq/pqformat.h"
@@ -534,7 +535,10 @@ set_dependencies(TxnBuffer *txn, PoolTxn *ptxn, Csn csn)
 	depend_end(depend);
 }
 
-/* Names the relations that a transaction uses, and which of them to skip. */
+/*
+ * Names the relations that a transaction uses, and which of them to skip.  Is
+ * there one to apply, or to leave to table sync?
+ */
 static bool
 set_relations(TxnBuffer *txn, PoolTxn *ptxn)
 {
@@ -553,7 +557,8 @@ set_relations(TxnBuffer *txn, PoolTxn *ptxn)
 		rels[i].len = rel->len;
 		rels[i].body = rel->body;
 		rels[i].apply = tables_apply(rel, txn->xid, &rels[i].relid, ptxn->commit_lsn);
-		any |= rels[i].apply;
+		rels[i].left = !rels[i].apply && rel->state != SUBREL_STATE_UNKNOWN;
+		any |= rels[i].apply || rels[i].left;
 	}
 	return any;
 }
@@ -1123,6 +1128,7 @@ pgparrep_leader_main(WalReceiverConn *connection,
 	RepOriginId origin = replorigin_session_origin;
 	char		origin_name[NAMEDATALEN];
 	volatile bool must_disable = false; /* whatever the subscription says */
+	volatile bool streaming = false;
 
 	conn = connection;
 	snprintf(origin_name, sizeof(origin_name), "pg_%u", MySubscription->oid);
@@ -1183,10 +1189,16 @@ pgparrep_leader_main(WalReceiverConn *connection,
 		startpoint_check(&start, start_position, last_leader);
 		must_disable = false;
 
+		/* What the slot has passed does not come again; see tables.c, I1. */
+		last_received = Max(start_position, last_leader->flushed);
+		while (tables_end_copies())
+			maybe_reread_subscription_here();
+
 		last_start_at = GetCurrentTimestamp();
 		(void) pool_start_workers(workers_wanted());
 
 		start_streaming(options);
+		streaming = true;
 		ereport(LOG,
 				(errmsg("subscription \"%s\" is applied in parallel by %d workers",
 						MySubscription->name,
@@ -1196,8 +1208,10 @@ pgparrep_leader_main(WalReceiverConn *connection,
 	}
 	PG_CATCH();
 	{
+		/* As the server, which does not look at errors before the stream. */
 		if (!must_disable &&
-			(!MySubscription->disableonerr || shared_is_transient(geterrcode())))
+			(!streaming || !MySubscription->disableonerr ||
+			 shared_is_transient(geterrcode())))
 		{
 			AbortOutOfAnyTransaction();
 			pgstat_report_subscription_error(MySubscription->oid, true);

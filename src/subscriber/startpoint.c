@@ -77,9 +77,10 @@ void
 startpoint_fetch(WalReceiverConn *conn, const char *slot_name,
 				 const LastLeader *last, StartPoint *start)
 {
-	const Oid	slot_types[] = {PG_LSNOID, PG_LSNOID};
+	const Oid	slot_types[] = {PG_LSNOID, INT4OID, PG_LSNOID};
 	const Oid	history_types[] = {TEXTOID, TEXTOID};
 	TupleTableSlot *row;
+	int			active_pid;
 	bool		isnull;
 
 	memset(start, 0, sizeof(*start));
@@ -89,16 +90,24 @@ startpoint_fetch(WalReceiverConn *conn, const char *slot_name,
 	start->system = strtou64(walrcv_identify_system(conn, &start->timeline), NULL, 10);
 
 	row = fetch_row(conn,
-					psprintf("SELECT confirmed_flush_lsn, "
+					psprintf("SELECT confirmed_flush_lsn, active_pid, "
 							 "CASE WHEN NOT pg_catalog.pg_is_in_recovery() "
 							 "THEN pg_catalog.pg_current_wal_flush_lsn() END "
 							 "FROM pg_catalog.pg_replication_slots WHERE slot_name = %s",
 							 quote_literal_cstr(slot_name)),
-					"the position of the replication slot", 2, slot_types);
+					"the position of the replication slot", 3, slot_types);
 	if (row != NULL)
 	{
 		start->confirmed = DatumGetLSN(slot_getattr(row, 1, &isnull));
-		start->wal_end = DatumGetLSN(slot_getattr(row, 2, &isnull));
+		active_pid = DatumGetInt32(slot_getattr(row, 2, &isnull));
+
+		/* As the server would say; its last user may move it still. */
+		if (!isnull)
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_IN_USE),
+					 errmsg("could not start WAL streaming: replication slot \"%s\" is active for PID %d",
+							slot_name, active_pid)));
+		start->wal_end = DatumGetLSN(slot_getattr(row, 3, &isnull));
 		if (isnull)
 			start->timeline = 0;
 	}

@@ -10,7 +10,11 @@
  *
  * I1	That function takes a position up to which everything has been applied.
  *		It is called only with an empty pipeline, and with what has been
- *		received: nothing that was handed out lies beyond.
+ *		received: nothing that was handed out lies beyond.  Nor does anything
+ *		that an earlier leader has left to table sync and that does not come
+ *		again: the position of the slot counts as received from the beginning,
+ *		and the origin moves with what is left out as well (worker.c, I10), for
+ *		whoever goes by that, as the server's own apply does.
  * I2	Whether a table that is in initial copy gets a change is decided here,
  *		by the state of the table and the LSN of the commit record, when the
  *		transaction is handed out.  Workers do not look at states.  With I1 no
@@ -19,14 +23,22 @@
  *		another one of that name, or one where there was none, must not apply
  *		anything to it: its rows are the initial copy's affair.
  *
+ * I4	A sync worker that an earlier leader has told how far to go, but which it
+ *		has not waited for, ends before the first decision: what commits after
+ *		that place and before the end of the copy is visible would be applied by
+ *		nobody.
+ *
  *-------------------------------------------------------------------------
  */
 #include "pgparrep.h"
 
 #include "catalog/pg_subscription_rel.h"
+#include "miscadmin.h"
 #include "replication/worker_internal.h"
+#include "storage/latch.h"
 #include "storage/lwlock.h"
 #include "utils/inval.h"
+#include "utils/wait_event.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 
@@ -38,6 +50,9 @@
 
 /* How often tables in initial copy are worth an empty pipeline. */
 #define SYNC_MS 1000
+
+/* How often to look for the end of one that an earlier leader has told to end. */
+#define SETTLE_MS 20
 
 static bool tables_stale = true;	/* set by invalidations */
 static bool tables_not_ready = true;
@@ -113,9 +128,9 @@ tables_apply(RelVersion *rel, TransactionId xid, Oid *relid, XLogRecPtr commit_l
 		   (rel->state == SUBREL_STATE_SYNCDONE && rel->statelsn <= commit_lsn);
 }
 
-/* Does a table sync worker wait for the pipeline to be empty? */
+/* Is a table sync worker in one of two states? */
 static bool
-sync_worker_waits(void)
+any_sync_worker(char one, char other)
 {
 	List	   *workers;
 	ListCell   *lc;
@@ -128,7 +143,7 @@ sync_worker_waits(void)
 		LogicalRepWorker *worker = lfirst(lc);
 
 		if (OidIsValid(worker->relid) &&
-			worker->relstate == SUBREL_STATE_SYNCWAIT)
+			(worker->relstate == one || worker->relstate == other))
 			result = true;
 	}
 	LWLockRelease(LogicalRepWorkerLock);
@@ -143,8 +158,23 @@ tables_due(bool idle)
 	if (idle)
 		return true;
 	return tables_not_ready &&
-		   (sync_worker_waits() ||
+		   (any_sync_worker(SUBREL_STATE_SYNCWAIT, SUBREL_STATE_SYNCWAIT) ||
 			TimestampDifferenceExceeds(last_sync_at, GetCurrentTimestamp(), SYNC_MS));
+}
+
+bool
+tables_end_copies(void)
+{
+	/* In the second it has yet to commit. */
+	if (!any_sync_worker(SUBREL_STATE_CATCHUP, SUBREL_STATE_SYNCDONE))
+		return false;
+
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					 SETTLE_MS, WAIT_EVENT_LOGICAL_SYNC_STATE_CHANGE);
+	ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+	AcceptInvalidationMessages();
+	return true;
 }
 
 void

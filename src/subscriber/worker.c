@@ -39,6 +39,11 @@
  *		its error says, nobody hears of it.
  * I9	Whatever reads other rows is run in READ COMMITTED and by session
  *		settings that do not depend on the database or role.
+ * I10	A transaction of which something is left to table sync has a transaction
+ *		id, so that its commit moves the origin even if nothing else of it is
+ *		applied.  Its position is reported as flushed; if the origin stayed
+ *		behind, the next leader, or the server's own apply, would tell table
+ *		sync to end before it.
  *
  *-------------------------------------------------------------------------
  */
@@ -112,6 +117,7 @@ static bool began_at_turn;		/* ... and was so when the attempt began (I2) */
 static bool applying;			/* local transaction is for my_txn */
 static bool has_baton;			/* I4 */
 static bool published;			/* I5 */
+static bool left_out;			/* I10 */
 static EagerTxn *my_eager;		/* I8; until it has its CSN, my_csn is 0 and my_txn NULL */
 
 /* What apply.c has been told, and not to forget yet. */
@@ -594,7 +600,16 @@ apply_changes(Csn csn)
 	const TxnRel *rel = NULL;
 	uint32		last_version = 0;
 	bool		in_table = false;
+	bool		any = false;
 	uint64		n = 0;
+
+	for (int i = 0; i < my_txn->nrels; i++)
+	{
+		any |= rels[i].apply;
+		left_out |= rels[i].left;
+	}
+	if (!any)
+		return 0;
 
 	define_relations(rels);
 	txnread_begin(&reader, pool, area, my_txn);
@@ -822,6 +837,7 @@ attempt(void)
 
 	published = false;
 	began_at_turn = false;
+	left_out = false;
 	postpone_reset();
 	PG_TRY();
 	{
@@ -913,6 +929,8 @@ attempt(void)
 			}
 			if (clear_skip)
 				clear_skip_lsn();
+			if (left_out)
+				(void) GetCurrentTransactionId();	/* I10 */
 			CommitTransactionCommand();
 		}
 		apply_end_commit();
