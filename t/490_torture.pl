@@ -459,7 +459,7 @@ is( $subscriber->safe_psql('postgres', q{
 	SELECT count(bt_index_check(c.oid, true)) > 10
 	FROM pg_class c JOIN pg_am a ON a.oid = relam JOIN pg_index ON indexrelid = c.oid
 	-- a REINDEX CONCURRENTLY that was interrupted leaves one that is not valid
-	WHERE indisvalid AND amname = 'btree' AND relnamespace IN ('public'::regnamespace, 'private'::regnamespace)}),
+	WHERE c.relkind = 'i' AND indisvalid AND amname = 'btree' AND relnamespace IN ('public'::regnamespace, 'private'::regnamespace)}),
 	't', 'no index is corrupt');
 
 # ---------- what is left
