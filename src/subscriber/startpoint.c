@@ -25,12 +25,19 @@
 
 #include "catalog/pg_type.h"
 #include "executor/tuptable.h"
+#include "miscadmin.h"
 #include "replication/worker_internal.h"
+#include "storage/latch.h"
 #include "utils/builtins.h"
 #include "utils/pg_lsn.h"
+#include "utils/wait_event.h"
 
 #include "leader.h"
 #include "startpoint.h"
+
+/* How often, and how many times, to look whether the slot is free. */
+#define ACTIVE_MS 50
+#define ACTIVE_TRIES 20
 
 /* First row of what a command returns; null if it returns none. */
 static TupleTableSlot *
@@ -49,6 +56,42 @@ fetch_row(WalReceiverConn *conn, const char *command, const char *what,
 
 	/* Both last as long as the transaction does. */
 	return tuplestore_gettupleslot(res->tuplestore, true, true, row) ? row : NULL;
+}
+
+/*
+ * A slot's position, user, and the end of the WAL unless that is a standby's; null
+ * if there is no such slot.  Waits a moment for its last user to go, who may still
+ * move it.
+ */
+static TupleTableSlot *
+fetch_slot(WalReceiverConn *conn, const char *slot_name)
+{
+	const Oid	types[] = {PG_LSNOID, INT4OID, PG_LSNOID};
+	char	   *query = psprintf("SELECT confirmed_flush_lsn, active_pid, "
+						   "CASE WHEN NOT pg_catalog.pg_is_in_recovery() "
+						   "THEN pg_catalog.pg_current_wal_flush_lsn() END "
+						   "FROM pg_catalog.pg_replication_slots WHERE slot_name = %s",
+						   quote_literal_cstr(slot_name));
+
+	for (int n = 0;; n++)
+	{
+		TupleTableSlot *row = fetch_row(conn, query, "the position of the replication slot",
+										lengthof(types), types);
+		bool		isnull = true;
+		int			pid = row != NULL ? DatumGetInt32(slot_getattr(row, 2, &isnull)) : 0;
+
+		if (isnull)
+			return row;
+		if (n == ACTIVE_TRIES)
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_IN_USE),
+					 errmsg("could not start WAL streaming: replication slot \"%s\" is active for PID %d",
+							slot_name, pid)));
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 ACTIVE_MS, WAIT_EVENT_LOGICAL_APPLY_MAIN);
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
 }
 
 /*
@@ -77,10 +120,8 @@ void
 startpoint_fetch(WalReceiverConn *conn, const char *slot_name,
 				 const LastLeader *last, StartPoint *start)
 {
-	const Oid	slot_types[] = {PG_LSNOID, INT4OID, PG_LSNOID};
 	const Oid	history_types[] = {TEXTOID, TEXTOID};
 	TupleTableSlot *row;
-	int			active_pid;
 	bool		isnull;
 
 	memset(start, 0, sizeof(*start));
@@ -89,24 +130,10 @@ startpoint_fetch(WalReceiverConn *conn, const char *slot_name,
 	leader_start_tx();			/* walrcv_exec() looks up types */
 	start->system = strtou64(walrcv_identify_system(conn, &start->timeline), NULL, 10);
 
-	row = fetch_row(conn,
-					psprintf("SELECT confirmed_flush_lsn, active_pid, "
-							 "CASE WHEN NOT pg_catalog.pg_is_in_recovery() "
-							 "THEN pg_catalog.pg_current_wal_flush_lsn() END "
-							 "FROM pg_catalog.pg_replication_slots WHERE slot_name = %s",
-							 quote_literal_cstr(slot_name)),
-					"the position of the replication slot", 3, slot_types);
+	row = fetch_slot(conn, slot_name);
 	if (row != NULL)
 	{
 		start->confirmed = DatumGetLSN(slot_getattr(row, 1, &isnull));
-		active_pid = DatumGetInt32(slot_getattr(row, 2, &isnull));
-
-		/* As the server would say; its last user may move it still. */
-		if (!isnull)
-			ereport(ERROR,
-					(errcode(ERRCODE_OBJECT_IN_USE),
-					 errmsg("could not start WAL streaming: replication slot \"%s\" is active for PID %d",
-							slot_name, active_pid)));
 		start->wal_end = DatumGetLSN(slot_getattr(row, 3, &isnull));
 		if (isnull)
 			start->timeline = 0;
