@@ -110,7 +110,7 @@ my $before = segments();
 	my $end = backlog(50000);
 	my $client = start('s', 20);
 	my @pids;
-	for (1 .. 100) { @pids = decoders(); last if @pids == 7; sleep 0.05 }
+	for (1 .. 200) { @pids = decoders(); last if @pids == 7; sleep 0.05 }
 	is(scalar(@pids), 7, 'as many decoders as there are slots');
 	my ($data) = read_to($client, $end, 60);
 	is(count_rows($data), 50000, 'and all rows');
@@ -144,7 +144,7 @@ force('on');
 	my $client = start('s', 2);
 	my @pids;
 	my ($stopped, $keepalives) = (0, 0);
-	for (1 .. 100) { @pids = decoders(); last if @pids == 2; sleep 0.05 }
+	for (1 .. 200) { @pids = decoders(); last if @pids == 2; sleep 0.05 }
 	kill 'STOP', @pids;
 	my $until = time + 8;
 	my $data = '';
@@ -166,7 +166,7 @@ force('on');
 
 	# while it waits it can be ended
 	$client = start('s', 2);
-	for (1 .. 100) { @pids = decoders(); last if @pids == 2; sleep 0.05 }
+	for (1 .. 200) { @pids = decoders(); last if @pids == 2; sleep 0.05 }
 	kill 'STOP', @pids;
 	# it must wait for decoders, not for us
 	1 while replication_read($client, 0.5);

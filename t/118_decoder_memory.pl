@@ -66,8 +66,9 @@ sql('CHECKPOINT');
 foreach my $n (1, 4)
 {
 	my $client = replication_connect($node);
-	my ($bytes, $most, $changes) = (0, 0, 0);
-	my @pids = split /\n/, sql(q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'walsender'});
+	my ($bytes, $most) = (0, 0);
+	my $processes = $n == 1 ? 1 : $n + 1;
+	my @pids;
 	my $looked = 0;
 
 	replication_start($client, "s$n", publication_names => 'p',
@@ -82,8 +83,9 @@ foreach my $n (1, 4)
 			$bytes += length $m->{data};
 			if (time - $looked > 0.1)
 			{
+				# the walsender does not wait for its decoders to start
 				@pids = split /\n/, sql(q{SELECT pid FROM pg_stat_activity WHERE backend_type IN ('walsender', 'pgparrep decoder')})
-				  if $looked == 0;
+				  if @pids != $processes;
 				$looked = time;
 				my $now = resident(\@pids);
 				$most = $now if $now > $most;
@@ -94,9 +96,11 @@ foreach my $n (1, 4)
 		last if $m->{type} eq 'k' && $m->{lsn} >= $end;
 	}
 	cmp_ok($bytes, '>', $rows * 100000, "$n: everything has come");
-	is(scalar(@pids), $n == 1 ? 1 : $n + 1, "$n: watched all processes");
+	is(scalar(@pids), $processes, "$n: watched all processes");
 	cmp_ok($most, '<', $bound + 64, sprintf("$n: at most %.0f MB resident", $most));
 	close $client->{sock};
+	$node->poll_query_until('postgres', q{SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type IN ('walsender', 'pgparrep decoder')})
+	  or die 'a walsender stays';
 }
 
 # Parts of a row beyond the bound go through the reorder buffer.

@@ -18,8 +18,8 @@ $_->safe_psql('postgres', 'CREATE TABLE t (id int PRIMARY KEY)') for $publisher,
 create_subscription($publisher, $subscriber, worker_number => 3);
 $publisher->safe_psql('postgres', 'INSERT INTO t SELECT generate_series(1, 1000)');
 wait_caught_up($publisher, $subscriber);
-cmp_ok($publisher->safe_psql('postgres', "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'pgparrep decoder'"),
-	'>', 0, 'there are decoders')
+ok($publisher->poll_query_until('postgres', "SELECT count(*) > 0 FROM pg_stat_activity WHERE backend_type = 'pgparrep decoder'"),
+	'there are decoders')
   unless stock_only();
 for ($publisher, $subscriber)
 {
